@@ -1,0 +1,1 @@
+"""Buffered Stochastic Variational Inference."""
