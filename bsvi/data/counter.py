@@ -57,5 +57,5 @@ def order(ids: Int64[np.ndarray, " n"], *words: int) -> Int64[np.ndarray, " n"]:
 def uniforms(keys: UInt64[np.ndarray, " n"], count: int) -> Float64[np.ndarray, "n count"]:
     """Return `count` numbers in [0, 1) per key, each on a grid of 2^-32: two of them from every 64-bit word."""
     words = np.arange(1, (count + 1) // 2 + 1, dtype=np.uint64) * GOLDEN
-    halves = mix(keys[:, None] + words).view(np.uint32)[:, :count]
+    halves = mix(keys[:, None] + words).astype("<u8", copy=False).view("<u4")[:, :count]
     return halves * 2.0**-32

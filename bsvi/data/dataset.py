@@ -1,7 +1,7 @@
 """What a loader returns: three splits of grey images, compact in memory, with the hash of what is used."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -34,6 +34,10 @@ class Split:
     def grey(self, positions: Int64[Tensor, " batch"]) -> Float32[Tensor, "batch 1 height width"]:
         """Return the grey values of the examples at these positions: `j / levels`, rounded once."""
         return self.images[positions].to(torch.float32).div_(self.levels)
+
+    def take(self, count: int) -> "Split":
+        """Return the first `count` examples; they keep their ids, and with them their noise."""
+        return replace(self, images=self.images[:count], ids=self.ids[:count])
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository (1998),
 doi 10.24432/C50P49, licence CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/); the 1,797 images of its test
-part, in the order in which scikit-learn distributes them. Changed here: stored as unsigned bytes in one compressed file,
+part, in the order in which scikit-learn distributes them. Changed here: stored as bytes in one compressed file,
 `digits.npz`, with the arrays `images` (1797, 8, 8), whole numbers 0..16, and `labels` (1797,).
 """
 
