@@ -1,1 +1,79 @@
-"""Buffered Stochastic Variational Inference."""
+"""Buffered Stochastic Variational Inference (Shu, Bui, Whang, Ermon, AISTATS 2019): the public names.
+
+Names are imported at first use, so that ``bsvi --help`` does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bsvi.bounds import giwae, responsibilities
+    from bsvi.buffer_weights import Last, Learned, Uniform, buffer_weight_average
+    from bsvi.methods import METHODS, Method, objective
+    from bsvi.model import VAE, DiagonalGaussian, Model
+    from bsvi.objectives import Estimate, Objective
+    from bsvi.refine import SVI, Amortized
+    from bsvi.theta import AllDraws, LastDraw, Recomputed, Resampled
+    from bsvi.trajectory import Trajectory
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "giwae": "bounds",
+    "responsibilities": "bounds",
+    "Uniform": "buffer_weights",
+    "Last": "buffer_weights",
+    "Learned": "buffer_weights",
+    "buffer_weight_average": "buffer_weights",
+    "Model": "model",
+    "VAE": "model",
+    "DiagonalGaussian": "model",
+    "Trajectory": "trajectory",
+    "Amortized": "refine",
+    "SVI": "refine",
+    "AllDraws": "theta",
+    "LastDraw": "theta",
+    "Resampled": "theta",
+    "Recomputed": "theta",
+    "Objective": "objectives",
+    "Estimate": "objectives",
+    "METHODS": "methods",
+    "Method": "methods",
+    "objective": "methods",
+}
+
+__all__ = [
+    "METHODS",
+    "SVI",
+    "VAE",
+    "AllDraws",
+    "Amortized",
+    "DiagonalGaussian",
+    "Estimate",
+    "Last",
+    "LastDraw",
+    "Learned",
+    "Method",
+    "Model",
+    "Objective",
+    "Recomputed",
+    "Resampled",
+    "Trajectory",
+    "Uniform",
+    "buffer_weight_average",
+    "giwae",
+    "objective",
+    "responsibilities",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bsvi' has no attribute {name!r}; the public names are {', '.join(__all__)}")
+    value = getattr(import_module(f"bsvi.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

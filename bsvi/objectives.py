@@ -1,0 +1,114 @@
+"""A refinement, a buffer weight, a bound and a rule for theta, combined to one scalar loss (Algorithm 1, l.12-16)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from bsvi.bounds import giwae
+from bsvi.buffer_weights import Uniform
+from bsvi.model import Model, check_model
+from bsvi.refine import Amortized, Refinement
+from bsvi.theta import AllDraws, LastDraw, ThetaRule
+from bsvi.trajectory import Trajectory
+
+Bound = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What an objective returns for one batch.
+
+    loss        scalar, ``-bound.mean()`` in value; ``backward()`` gives theta, phi and pi their own gradients
+    bound       one bound per example, at most ln p(x) in expectation when beta is 1
+    trajectory  the draws, their proposals and their weights
+    log_pi      the buffer weight of each draw
+    """
+
+    loss: Float[Tensor, ""]
+    bound: Float[Tensor, " batch"]
+    trajectory: Trajectory
+    log_pi: Float[Tensor, " draws"]
+
+
+class Objective(nn.Module):
+    """Any refinement with any buffer weight, theta rule and bound; ``bsvi.objective(name)`` makes the paper's eight.
+
+    >>> from bsvi import SVI, VAE
+    >>> model = VAE(nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
+    >>> estimate = Objective(SVI(steps=5))(model, torch.zeros(7, 3))
+    >>> estimate.bound.shape, estimate.trajectory.log_w.shape
+    (torch.Size([7]), torch.Size([6, 7]))
+    """
+
+    def __init__(
+        self,
+        refinement: Refinement,
+        buffer_weight: nn.Module | None = None,
+        theta: ThetaRule | None = None,
+        bound: Bound = giwae,
+    ) -> None:
+        super().__init__()
+        self.refinement = refinement
+        self.buffer_weight = Uniform() if buffer_weight is None else buffer_weight
+        self.theta = AllDraws() if theta is None else theta
+        self.bound = bound
+        if isinstance(refinement, Amortized) and not isinstance(self.theta, AllDraws | LastDraw):
+            raise ValueError(
+                f"{type(self.theta).__name__} goes with SVI; Amortized keeps all its graphs for phi, so use AllDraws()"
+            )
+
+    def forward(self, model: Model, x: Tensor, beta: float = 1.0) -> Estimate:
+        check_model(model)
+        check_input(x, beta)
+        trajectory, phi = self.refinement(model, x, beta, self.theta.attach)
+        log_pi = self.log_pi(trajectory)
+        bound = self.bound(trajectory.log_w, log_pi)
+        if not torch.is_grad_enabled():
+            return Estimate(-bound.mean(), bound, trajectory, log_pi)
+        theta: Tensor | float = 0.0  # where graphs were kept, the bound itself reaches theta
+        if self.theta.attach == 0:
+            theta = self.theta(model, x, beta, trajectory, derivative(self.bound, trajectory.log_w, log_pi))
+        loss = -(bound.mean() + phi.mean() + theta)
+        return Estimate(loss, bound.detach(), replace(trajectory, log_w=trajectory.log_w.detach()), log_pi.detach())
+
+    def log_pi(self, trajectory: Trajectory) -> Float[Tensor, " draws"]:
+        """ln pi for each row of the trajectory: with m samples per proposal each row has pi_i / m."""
+        log_w, m = trajectory.log_w, trajectory.samples
+        log_pi = self.buffer_weight(len(log_w) // m).to(log_w)
+        return log_pi if m == 1 else log_pi.repeat_interleave(m) - math.log(m)
+
+    def extra_repr(self) -> str:
+        return f"{self.refinement}, theta={self.theta}, bound={getattr(self.bound, '__name__', self.bound)}"
+
+
+def derivative(bound: Bound, log_w: Tensor, log_pi: Tensor) -> Tensor:
+    """r_i = d bound / d ln w_i, so that resampling works for every bound; for giwae the responsibilities.
+
+    Where a bound is -inf (all weights zero) r is pi, and the example carries no gradient that is not a number.
+    """
+    log_w = log_w.detach().requires_grad_()
+    (r,) = torch.autograd.grad(bound(log_w, log_pi.detach()).sum(), log_w)
+    return torch.where(torch.isfinite(r), r, log_pi.detach().exp()[:, None])
+
+
+def check_input(x: object, beta: float) -> None:
+    """Raise, with what to do, on input from which no number could be trusted."""
+    if not isinstance(x, Tensor) or x.ndim < 1 or x.shape[0] == 0:
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"x must be a tensor (batch, ...) with at least one example, got {got}")
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "SVI needs gradients, which torch.inference_mode() forbids; use torch.no_grad() to evaluate an objective"
+        )
+    if not (math.isfinite(beta) and beta >= 0):
+        raise ValueError(f"beta must be finite and at least 0, got {beta}; 1.0 gives a bound on ln p(x)")
+    bad = ~torch.isfinite(x).flatten(1).all(1) if x.ndim > 1 else ~torch.isfinite(x)
+    if bad.any():
+        where = bad.nonzero().flatten().tolist()
+        raise ValueError(
+            f"x holds NaN or infinity in {len(where)} of {len(x)} examples (first at index {where[0]}); clean the data"
+        )

@@ -1,0 +1,121 @@
+"""The draws of one batch and their importance weights (Fig. 1)."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bsvi.model import Model
+
+
+class Weighed(NamedTuple):
+    """``samples`` draws from one proposal q and their weights; rows are draws."""
+
+    z: Tensor  # (samples, batch, latent)
+    log_lik: Tensor  # (samples, batch): ln p(x|z)
+    log_ratio: Tensor  # (samples, batch): ln p(z) - ln q(z)
+    log_w: Tensor  # (samples, batch)
+
+    def detach(self) -> "Weighed":
+        return Weighed(*(value.detach() for value in self))
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The weighted draws (z_i, w_i) of a batch, in the order in which they were drawn; the first axis is draws.
+
+    With ``samples`` = m > 1 every proposal gives m rows, each with the buffer weight pi_i / m: w_i is their average.
+    """
+
+    lambda_: Float[Tensor, "draws batch parameters"]
+    z: Float[Tensor, "draws batch *latent"]
+    log_lik: Float[Tensor, "draws batch"]
+    kl: Float[Tensor, "draws batch"]  # closed form where the family has one, else ln q(z) - ln p(z) of the draw
+    log_w: Float[Tensor, "draws batch"]  # float64; -inf where it was not finite
+    samples: int = 1
+
+    @property
+    def nonfinite(self) -> int:
+        """How many weights were not finite and count as zero."""
+        return int(torch.isinf(self.log_w).sum())
+
+    def per_proposal(self) -> Float[Tensor, "proposals batch"]:
+        """ln w_i of each proposal q_i; the first row estimates SVI-0 (the amortized ELBO), the last SVI-k."""
+        grouped = self.log_w.unflatten(0, (-1, self.samples))
+        return torch.logsumexp(grouped, dim=1) - math.log(self.samples)
+
+
+def weigh(model: Model, x: Tensor, q: Distribution, samples: int = 1, beta: float = 1.0) -> Weighed:
+    """Draw from q and weigh: ln w = ln p(x|z) + beta (ln p(z) - ln q(z)), one decoder call (Alg. 1, l.6-7).
+
+    Always the sampled ln q, never the closed-form KL: that would report more than ln p(x).
+    """
+    batch = x.shape[0]
+    if not q.has_rsample:
+        raise TypeError(f"{type(q).__name__} cannot be reparameterised (has_rsample is False); SVI needs its gradient")
+    z = q.rsample(torch.Size((samples,)))
+    log_q = q.log_prob(z)
+    if log_q.shape != (samples, batch):
+        raise ValueError(
+            f"posterior(lambda_) must have one log_prob per example, shape ({batch},), got {tuple(log_q.shape[1:])}; "
+            "wrap it in torch.distributions.Independent(..., 1)"
+        )
+    rows = z.flatten(0, 1)
+    log_p = _per_example("log_prior(z)", model.log_prior(rows), samples * batch)
+    log_lik = _per_example("the decoder, ln p(x|z),", model.log_lik(repeat(x, samples), rows), samples * batch)
+    log_lik = log_lik.view(samples, batch).double()  # at -2000 nats a float32 steps by 2.4e-4
+    log_ratio = log_p.view(samples, batch) - log_q
+    return Weighed(z, log_lik, log_ratio, log_lik + beta * log_ratio)
+
+
+def repeat(x: Tensor, samples: int) -> Tensor:
+    """The batch ``samples`` times over along its first axis."""
+    return x if samples == 1 else x.expand(samples, *x.shape).flatten(0, 1)
+
+
+def encode(model: Model, x: Tensor) -> Tensor:
+    """lambda_0 = f_phi(x) with its graph (Alg. 1, l.4)."""
+    lambda_ = model.encode(x)
+    if not isinstance(lambda_, Tensor):
+        raise TypeError(
+            f"the encoder must return one tensor (batch, 2 * latent), got {type(lambda_).__name__}; "
+            "for a pair use torch.cat([mean, log_variance], dim=-1)"
+        )
+    if lambda_.ndim != 2 or lambda_.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"the encoder must return (batch, parameters) with batch = {x.shape[0]}, got {tuple(lambda_.shape)}; "
+            "flatten it to mean and log-variance along the last axis"
+        )
+    return lambda_
+
+
+def closed_form_kl(model: Model, q: Distribution) -> Tensor | None:
+    """KL(q || p(z)) where the model knows it, else None."""
+    kl = getattr(model, "kl", None)
+    return None if kl is None else kl(q)
+
+
+def stack(model: Model, lambdas: list[Tensor], weighed: list[Weighed], samples: int) -> Trajectory:
+    """The draws of all proposals as one trajectory."""
+    z, log_lik, log_ratio, log_w = (torch.cat(values) for values in zip(*weighed, strict=True))
+    lambda_ = torch.stack([value.detach() for value in lambdas])
+    with torch.no_grad():
+        kl = closed_form_kl(model, model.posterior(lambda_.flatten(0, 1)))
+        kl = -log_ratio if kl is None else kl.view(len(lambdas), -1).repeat_interleave(samples, 0)
+    log_w = torch.where(torch.isfinite(log_w), log_w, -math.inf)
+    lambda_ = lambda_.repeat_interleave(samples, 0) if samples > 1 else lambda_
+    return Trajectory(lambda_, z.detach(), log_lik.detach(), kl, log_w, samples)
+
+
+def _per_example(what: str, value: Tensor, batch: int) -> Tensor:
+    if not isinstance(value, Tensor) or value.shape != (batch,):
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"{what} must have one value per example, shape ({batch},), got {got}; "
+            "sum over pixels or latents, not over the batch"
+        )
+    return value
