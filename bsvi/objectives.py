@@ -99,7 +99,7 @@ def check_input(x: object, beta: float) -> None:
     """Raise, with what to do, on input from which no number could be trusted."""
     if not isinstance(x, Tensor) or x.ndim < 1 or x.shape[0] == 0:
         got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"x must be a tensor (batch, ...) with at least one example, got {got}")
+        raise ValueError(f"x must be a tensor (batch, ...) with at least one example, got {got}; give a batch")
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
             "SVI needs gradients, which torch.inference_mode() forbids; use torch.no_grad() to evaluate an objective"
