@@ -1,0 +1,178 @@
+"""The public files: where they are, what their published hashes are, and how one gets here exactly once and whole."""
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pooch
+import requests
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from bsvi.data.integrity import BadFile, file_hash, log, record
+
+ENVIRONMENT = "BSVI_DATA_DIR"
+_FASHION = (
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+)
+_SVHN = ("http://ufldl.stanford.edu/housenumbers/",)
+_OMNIGLOT = (
+    "https://raw.githubusercontent.com/yburda/iwae/78a6075484bd7dd6f47a4bb9880d2295bc7a5220/datasets/OMNIGLOT/",
+    "https://github.com/yburda/iwae/raw/78a6075484bd7dd6f47a4bb9880d2295bc7a5220/datasets/OMNIGLOT/",
+)
+
+
+class Unavailable(OSError):
+    """A file that is neither here nor to be had; one line that says where to get it and where to put it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public file: its name, the folders it can be had from (best first), and its published hash."""
+
+    file: str
+    mirrors: tuple[str, ...]
+    algorithm: str  # md5, or git-blob: the SHA-1 under which git stores the file
+    digest: str
+    most: int = 64 << 20  # bytes; a server that sends more is cut off
+
+
+SOURCES: dict[str, tuple[Source, ...]] = {
+    "digits": (),
+    "omniglot": (Source("chardata.mat", _OMNIGLOT, "git-blob", "016a3536ffe5e1d38e42563a18d7a78bfaf643ec"),),
+    "svhn": (
+        Source("train_32x32.mat", _SVHN, "md5", "e26dedcc434d2e4c54c9b2d4a06d8373", 512 << 20),
+        Source("test_32x32.mat", _SVHN, "md5", "eb5a983be6a315427106f1b164d9cef3", 512 << 20),
+        Source("extra_32x32.mat", _SVHN, "md5", "a93ce644f1a588dc4d68dda5feec44a7", 4 << 30),
+    ),
+    "fashion-mnist": (
+        Source("train-images-idx3-ubyte.gz", _FASHION, "md5", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        Source("t10k-images-idx3-ubyte.gz", _FASHION, "md5", "bef4ecab320f06d8554ea6380940ec79"),
+    ),
+}
+
+
+def data_folder(data_dir: Path | str | None = None) -> Path:
+    """Return the folder of data: the argument, else $BSVI_DATA_DIR, else the user's cache folder.
+
+    >>> str(data_folder("pictures"))
+    'pictures'
+    """
+    return Path(data_dir or os.environ.get(ENVIRONMENT) or pooch.os_cache("bsvi"))
+
+
+def find(name: str, file: str, data_dir: Path | str | None = None) -> Path | None:
+    """Return where a data set's file is, in the subfolder of its name or in the folder itself; None if nowhere."""
+    folder = data_folder(data_dir)
+    plain = file.removesuffix(".gz")  # an unpacked copy serves as well
+    places = [folder / name / file, folder / file, folder / name / plain, folder / plain]
+    return next((path for path in places if path.is_file()), None)
+
+
+def obtain(
+    name: str,
+    source: Source,
+    data_dir: Path | str | None = None,
+    *,
+    progress: bool = True,
+    attempts: int = 3,
+    wait: float = 1.0,
+    timeout: float = 30.0,
+) -> Path:
+    """Return the path of a data set's file: one that is here as it is, else one downloaded and hashed just now."""
+    if (path := find(name, source.file, data_dir)) is not None:
+        return path
+    folder = data_folder(data_dir) / name
+    reasons = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for mirror in source.mirrors:
+            for attempt in range(attempts):
+                if attempt:
+                    time.sleep(wait * 2 ** (attempt - 1))
+                try:
+                    return _download(mirror + source.file, source, folder, progress, timeout)
+                except (requests.RequestException, BadFile) as error:
+                    reasons.append(_reason(error))
+                    log.info("%s%s: %s", mirror, source.file, reasons[-1])
+                    if 400 <= _status(error) < 500:
+                        break  # a mirror that says no will say no again
+    except OSError as error:
+        reasons.append(f"{folder}: {error.strerror or error}")
+    address = source.mirrors[0] + source.file
+    why = "; ".join(dict.fromkeys(reasons))
+    raise Unavailable(f"{source.file} could not be downloaded ({why}); get it from {address} and put it into {folder}")
+
+
+def _download(url: str, source: Source, folder: Path, progress: bool, timeout: float) -> Path:
+    """Return the final path after the whole file came, was compared with its hash, and was moved there in one step."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f"{source.file}.", suffix=".part")
+    os.close(handle)
+    partial, final = Path(name), folder / source.file
+    try:
+        with _bar(source.file, progress) as shown:
+            # a server that unpacks .gz on the way would change the bytes that the hash is of
+            headers = {"Accept-Encoding": "identity"}
+            fetch = pooch.HTTPDownloader(_Meter(shown, source), 1 << 16, timeout=timeout, headers=headers)
+            fetch(url, str(partial), None)
+        found = file_hash(partial, source.algorithm)
+        if found != source.digest:
+            with partial.open("rb") as file:
+                page = file.read(512).lstrip()[:1] == b"<"
+            what = "a web page instead of data" if page else f"{partial.stat().st_size:,} bytes with {found}"
+            raise BadFile(source.file, f"{source.algorithm} {source.digest}", what)
+        partial.chmod(0o644)
+        partial.replace(final)
+        record([final], folder)
+        return final
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _bar(title: str, visible: bool) -> Progress:
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, console=Console(stderr=True), disable=not visible)
+
+
+class _Meter:
+    """What pooch reports progress to; it also stops a server that sends more than the file can be."""
+
+    def __init__(self, progress: Progress, source: Source) -> None:
+        self.progress, self.source = progress, source
+        self.done, self.total = 0, 0
+        self.task: TaskID | None = None  # shown from the first byte on, so that a dead mirror leaves no empty bar
+
+    def update(self, count: int) -> None:
+        self.done += count
+        if self.done > self.source.most + (1 << 20):
+            raise BadFile(self.source.file, f"at most {self.source.most:,} bytes", "more")
+        if self.task is None:
+            self.task = self.progress.add_task(self.source.file)
+        self.progress.update(self.task, total=self.total or None, completed=min(self.done, self.total or self.done))
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        if self.task is not None:
+            self.progress.stop_task(self.task)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, requests.HTTPError):
+        return f"the server answered {_status(error)}"
+    if isinstance(error, requests.Timeout):
+        return "the server did not answer in time"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "the connection broke off before the end"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection"
+    return str(error)
+
+
+def _status(error: Exception) -> int:
+    response = error.response if isinstance(error, requests.HTTPError) else None
+    return 0 if response is None else response.status_code

@@ -1,0 +1,36 @@
+"""FashionMNIST: 28x28 grey images, 60,000 for training and 10,000 for testing, on the grid j/255."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+
+from bsvi.data.dataset import Dataset, Split, held_out
+from bsvi.data.idx import read_idx_images
+from bsvi.data.integrity import BadFile
+
+COUNTS = (60_000, 10_000)
+SIDE = 28
+# md5 of the uncompressed official files, whatever gzip made of them
+CONTENT_MD5 = ("f4a8712d7a061bf5bd6d2ca38dc4d50a", "8181f5470baa50b63fa0f6fddb340f0a")
+
+
+def load_fashion_mnist(train: Path, test: Path, *, validation: int = 2000, counts: tuple[int, int] = COUNTS) -> Dataset:
+    """Return FashionMNIST from its two IDX files, with `validation` training images held out by the published seed."""
+    images, test_images = (_images(path, count) for path, count in zip((train, test), counts, strict=True))
+    kept, out = held_out(len(images), validation)
+    return Dataset(
+        "fashion-mnist",
+        Split("train", torch.from_numpy(images[kept]), torch.from_numpy(kept), 255, binarise=False),
+        Split("valid", torch.from_numpy(images[out]), torch.from_numpy(out), 255, binarise=False),
+        Split("test", torch.from_numpy(test_images.copy()), torch.arange(len(test_images)), 255, binarise=False),
+        "logistic",
+    )
+
+
+def _images(path: Path, count: int) -> UInt8[np.ndarray, "n 1 28 28"]:
+    images = read_idx_images(path)
+    if images.shape != (count, SIDE, SIDE):
+        raise BadFile(path, f"{count:,} images of {SIDE}x{SIDE}", "{:,} of {}x{}".format(*images.shape))
+    return images[:, None]

@@ -1,0 +1,129 @@
+"""Your own images: a folder of pictures, an .npy or .npz file, or an IDX file."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64, UInt8
+from PIL import Image
+
+from bsvi.data.dataset import Dataset, Split, SplitName, held_out
+from bsvi.data.idx import read_idx_images
+from bsvi.data.integrity import BadFile
+from bsvi.data.npy import read_npy, read_npz
+from bsvi.data.pictures import picture_files, read_pictures, resize
+
+Binarise = Literal["dynamic", "threshold", "none"]
+SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
+
+
+def load_own_images(
+    path: Path,
+    *,
+    size: int | tuple[int, int] | None = None,
+    binarise: Binarise = "dynamic",
+    validation: int | None = None,
+    test: int | None = None,
+) -> Dataset:
+    """Return a data set made of the images at `path`.
+
+    A folder with subfolders train, valid, test (or an .npz with arrays of these names) gives those splits; parts that
+    are missing are drawn from train with the published seed, `validation` and `test` images of it (a tenth, at most
+    2,000). `size` (one side, or height and width) crops and resizes. `binarise` is "dynamic" (0/1 pixels drawn at
+    every visit, Bernoulli likelihood), "threshold" (1 from a grey value of 0.5 on, Bernoulli likelihood) or "none"
+    (grey values on the grid j/255, discretised logistic likelihood).
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "noise.npz"
+    >>> np.savez(path, images=np.random.default_rng(0).integers(0, 256, (50, 6, 7), np.uint8))
+    >>> dataset = load_own_images(path, binarise="none")
+    >>> dataset.shape, dataset.likelihood, [len(split) for split in dataset.splits]
+    ((1, 6, 7), 'logistic', [40, 5, 5])
+    """
+    if binarise not in ("dynamic", "threshold", "none"):
+        raise ValueError(f"binarise must be dynamic, threshold or none, got {binarise!r}")
+    sides = (size, size) if isinstance(size, int) else size
+    if sides is not None and not all(1 <= side <= 4096 for side in sides):
+        raise ValueError(f"size must be between 1 and 4096 pixels, got {size}")
+    arrays = {name: _standard(path, name, array, sides, binarise) for name, array in _read(path, sides).items()}
+    if len({(array.shape[1:], array.dtype) for array in arrays.values()}) > 1:
+        found = ", ".join(f"{name} {array.shape[1:]} {array.dtype}" for name, array in arrays.items())
+        raise BadFile(path, "images of one size and type in all splits", found)
+    parts: dict[str, tuple[np.ndarray, np.ndarray]] = {n: (a, np.arange(len(a))) for n, a in arrays.items()}
+    tenth = min(2000, max(1, len(arrays["train"]) // 10))
+    for word, (name, count) in enumerate((("test", test), ("valid", validation))):
+        if name not in parts:
+            parts["train"], parts[name] = _draw(path, *parts["train"], tenth if count is None else count, word)
+        elif count is not None:
+            raise ValueError(f"{path}: it has a {name} part of its own, so {count} images for it cannot be drawn")
+    levels = 1 if binarise == "threshold" or next(iter(arrays.values())).dtype != np.uint8 else 255
+    train, valid, tested = (
+        Split(
+            name,
+            torch.from_numpy(parts[name][0][:, None]),
+            torch.from_numpy(parts[name][1]),
+            levels,
+            binarise == "dynamic",
+        )
+        for name in SPLITS
+    )
+    return Dataset(path.stem, train, valid, tested, "logistic" if binarise == "none" else "bernoulli")
+
+
+def own_files(path: Path) -> list[Path]:
+    """Return the files that make up the images at `path`."""
+    return picture_files(path) if path.is_dir() else [path]
+
+
+def _read(path: Path, size: tuple[int, int] | None) -> dict[str, np.ndarray]:
+    if path.is_dir():
+        named = {name: path / name for name in SPLITS if (path / name).is_dir()}
+        folders = named if "train" in named else {"train": path}
+        return {name: read_pictures(folder, size, path) for name, folder in folders.items()}
+    if path.suffix == ".npy":
+        return {"train": read_npy(path)}
+    if path.suffix == ".npz":
+        arrays = read_npz(path)
+        named_arrays: dict[str, np.ndarray] = {name: arrays[name] for name in SPLITS if name in arrays}
+        if "train" in named_arrays:
+            return named_arrays
+        if "images" not in arrays and len(arrays) > 1:
+            raise BadFile(path, "an array named train or images", f"only {', '.join(sorted(arrays))[:80]}")
+        return {"train": arrays["images"] if "images" in arrays else next(iter(arrays.values()))}
+    return {"train": read_idx_images(path)}
+
+
+def _standard(
+    path: Path, name: str, array: np.ndarray, size: tuple[int, int] | None, binarise: Binarise
+) -> UInt8[np.ndarray, "n height width"] | Float32[np.ndarray, "n height width"]:
+    """Return images as 8-bit grey values, or as float32 where finer grey values are to be drawn from."""
+    if array.ndim == 4 and 1 in (array.shape[1], array.shape[3]):
+        array = array[:, 0] if array.shape[1] == 1 else array[..., 0]
+    if array.ndim != 3:
+        raise BadFile(path, f"{name} of shape (n, height, width), one colour", f"{array.shape}")
+    low, high = array.min(), array.max()
+    most = 255 if array.dtype.kind in "ui" else 1
+    if not (low >= 0 and high <= most):  # also true of NaN
+        what = "whole numbers in 0..255" if most == 255 else "grey values in [0, 1]"
+        raise BadFile(path, f"{what} in {name}", f"values from {low} to {high}")
+    if array.dtype.kind == "f" and binarise == "none":
+        array = np.rint(array * 255.0)
+    if array.dtype.kind == "b":
+        array = array * np.uint8(255)
+    array = array.astype(np.uint8 if most == 255 or binarise == "none" or array.dtype == np.uint8 else np.float32)
+    if size is not None and array.shape[1:] != size:
+        array = np.stack([np.asarray(resize(Image.fromarray(image), size)) for image in array])
+        array = array if array.dtype == np.uint8 else array.clip(0, 1)
+    if binarise == "threshold":
+        return (array >= (128 if array.dtype == np.uint8 else 0.5)).astype(np.uint8)
+    return np.ascontiguousarray(array)
+
+
+def _draw(
+    path: Path, images: np.ndarray, ids: Int64[np.ndarray, " n"], count: int, word: int
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    if len(images) < 2:
+        raise BadFile(path, "at least 3 images, to split into train, valid and test", "too few")
+    kept, out = held_out(len(images), count, word)
+    return (images[kept], ids[kept]), (images[out], ids[out])
