@@ -26,7 +26,7 @@ _ABOUT = {
 
 
 def load(
-    name: str,
+    name: str | Path,
     data_dir: Path | str | None = None,
     *,
     extra: bool = True,
@@ -45,6 +45,7 @@ def load(
     >>> load("digits").train.images.shape
     torch.Size([1197, 1, 8, 8])
     """
+    name = str(name)
     dataset = _load(name, [] if name not in SOURCES else _files(name, data_dir, extra, download, progress), options)
     if sha256 is not None and dataset.sha256 != sha256:
         raise ValueError(
@@ -160,7 +161,7 @@ class Report:
 
 
 def check(
-    name: str,
+    name: str | Path,
     data_dir: Path | str | None = None,
     *,
     extra: bool = True,
@@ -173,6 +174,7 @@ def check(
     `contact_sheet` is where to write a PNG of its images; `record_hashes` writes the files' SHA-256 beside them, so
     that later damage is noticed in any format.
     """
+    name = str(name)
     extra = extra and (name != "svhn" or find("svhn", "extra_32x32.mat", data_dir) is not None)
     dataset = load(name, data_dir, extra=extra, download=False, **options)
     named = name in SOURCES

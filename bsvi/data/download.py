@@ -98,8 +98,8 @@ def obtain(
                 except (requests.RequestException, BadFile) as error:
                     reasons.append(_reason(error))
                     log.info("%s%s: %s", mirror, source.file, reasons[-1])
-                    if 400 <= _status(error) < 500:
-                        break  # a mirror that says no will say no again
+                    if isinstance(error, BadFile) or 400 <= _status(error) < 500:
+                        break  # a mirror that says no, or sends something else whole, will do so again
     except OSError as error:
         reasons.append(f"{folder}: {error.strerror or error}")
     address = source.mirrors[0] + source.file

@@ -1,7 +1,6 @@
 """Your own images: a folder of pictures, an .npy or .npz file, or an IDX file."""
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from bsvi.data.integrity import BadFile
 from bsvi.data.npy import read_npy, read_npz
 from bsvi.data.pictures import picture_files, read_pictures, resize
 
-Binarise = Literal["dynamic", "threshold", "none"]
+BINARISE = ("dynamic", "threshold", "none")
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
 
 
@@ -22,7 +21,7 @@ def load_own_images(
     path: Path,
     *,
     size: int | tuple[int, int] | None = None,
-    binarise: Binarise = "dynamic",
+    binarise: str = "dynamic",
     validation: int | None = None,
     test: int | None = None,
 ) -> Dataset:
@@ -41,7 +40,7 @@ def load_own_images(
     >>> dataset.shape, dataset.likelihood, [len(split) for split in dataset.splits]
     ((1, 6, 7), 'logistic', [40, 5, 5])
     """
-    if binarise not in ("dynamic", "threshold", "none"):
+    if binarise not in BINARISE:
         raise ValueError(f"binarise must be dynamic, threshold or none, got {binarise!r}")
     sides = (size, size) if isinstance(size, int) else size
     if sides is not None and not all(1 <= side <= 4096 for side in sides):
@@ -95,7 +94,7 @@ def _read(path: Path, size: tuple[int, int] | None) -> dict[str, np.ndarray]:
 
 
 def _standard(
-    path: Path, name: str, array: np.ndarray, size: tuple[int, int] | None, binarise: Binarise
+    path: Path, name: str, array: np.ndarray, size: tuple[int, int] | None, binarise: str
 ) -> UInt8[np.ndarray, "n height width"] | Float32[np.ndarray, "n height width"]:
     """Return images as 8-bit grey values, or as float32 where finer grey values are to be drawn from."""
     if array.ndim == 4 and 1 in (array.shape[1], array.shape[3]):

@@ -15,11 +15,10 @@ from bsvi.data.omniglot import load_omniglot
 from bsvi.data.own_images import load_own_images
 from bsvi.data.svhn import load_svhn
 
-rng = np.random.default_rng(7)
 
-
-def smooth(n: int, height: int, width: int) -> np.ndarray:
+def smooth(n: int, height: int, width: int, seed: int = 7) -> np.ndarray:
     """Return n 8-bit images with some structure, so that compressors have something to do."""
+    rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:height, 0:width]
     phase = rng.uniform(0, 6, (n, 1, 1))
     waves = 127 * (1 + np.sin(phase + rows * 0.4 + columns * 0.7))
@@ -36,8 +35,8 @@ def write_chardata(path: Path, compressed: bool = True, **other: np.ndarray) -> 
 
 
 def write_cropped(path: Path, compressed: bool = True, **other: np.ndarray) -> None:
-    colours = np.stack([smooth(12, 32, 32) for _ in range(3)]).transpose(2, 3, 0, 1)
-    labels = rng.integers(1, 11, (12, 1)).astype(np.uint8)
+    colours = np.stack([smooth(12, 32, 32, colour) for colour in range(3)]).transpose(2, 3, 0, 1)
+    labels = np.arange(12, dtype=np.uint8)[:, None] % 10 + 1
     scipy.io.savemat(path, {"X": colours, "y": labels, **other}, do_compression=compressed)
 
 
