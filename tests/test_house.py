@@ -1,0 +1,68 @@
+"""The house is as DESIGN says: imports only go down, the public names are there, and `import bsvi` is light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bsvi
+
+ROOT = Path(bsvi.__file__).parent
+NOTHING: set[str] = set()
+CORE = {"bounds", "buffer_weights", "model", "trajectory", "refine", "theta", "objectives"}
+MAY_IMPORT = {  # what each module or folder may import of bsvi
+    "__init__": CORE | {"methods"},
+    "bounds": NOTHING,
+    "buffer_weights": NOTHING,
+    "model": NOTHING,
+    "nets": NOTHING,
+    "data": NOTHING,
+    "runtime": NOTHING,
+    "report": set(),
+    "bench": CORE | {"methods", "nets", "runtime"},
+    "trajectory": {"model"},
+    "refine": {"model", "trajectory"},
+    "theta": {"model", "trajectory"},
+    "objectives": CORE - {"objectives"},
+    "methods": CORE,
+}
+
+
+def imported(path):
+    """The parts of bsvi that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "bsvi" else [node.module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            raise AssertionError(f"{path}: relative imports hide the direction")
+        yield from (name.split(".")[1] for name in names if name.startswith("bsvi."))
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_only_go_down(path):
+    room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    assert room in MAY_IMPORT, f"{room} is new: say in MAY_IMPORT what it may import"
+    assert set(imported(path)) - {room} <= MAY_IMPORT[room]
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in bsvi.__all__:
+        assert getattr(bsvi, name) is not None
+        assert name == "METHODS" or getattr(bsvi, name).__doc__
+    with pytest.raises(AttributeError, match="public names are"):
+        bsvi.objectiv  # noqa: B018
+
+
+def test_the_function_objective_is_never_shadowed_by_a_module():
+    code = "import bsvi; bsvi.Objective; bsvi.SVI; assert bsvi.objective('vae') is not None"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_bsvi_does_not_import_torch():
+    code = "import sys, bsvi; bsvi.__version__; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
