@@ -1,0 +1,71 @@
+"""A fully connected pair in the style of Burda et al. (2016): two hidden layers of 200 tanh units, latent 50.
+
+It is no network of the paper; it is here for runs that have to fit a CPU.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from bsvi.nets.decoder import Decoder
+
+
+def _stack(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, outputs)
+    )
+
+
+class MLPEncoder(nn.Module):
+    """lambda_0 = (mean, log-variance) from an image.
+
+    >>> MLPEncoder(latent=4, image=(8, 8), hidden=16)(torch.zeros(5, 1, 8, 8)).shape
+    torch.Size([5, 8])
+    """
+
+    def __init__(self, latent: int = 50, image: tuple[int, int] = (28, 28), hidden: int = 200) -> None:
+        super().__init__()
+        if min(latent, hidden, *image) < 1:
+            raise ValueError(f"MLPEncoder needs sizes >= 1, got latent {latent}, image {image}, hidden {hidden}")
+        self.net = _stack(math.prod(image), hidden, 2 * latent)
+
+    def forward(self, x: Float[Tensor, "batch 1 height width"]) -> Float[Tensor, "batch two_latent"]:
+        """Return the mean and the log-variance side by side."""
+        return self.net(x.flatten(1))
+
+
+class MLPDecoder(Decoder):
+    """ln p(x | z) with pixels independent given z.
+
+    >>> decoder = MLPDecoder(latent=4, image=(8, 8), hidden=16)
+    >>> decoder(torch.zeros(5, 1, 8, 8), torch.zeros(5, 4)).shape, decoder.sample(torch.zeros(5, 4)).shape
+    (torch.Size([5]), torch.Size([5, 1, 8, 8]))
+    """
+
+    def __init__(
+        self,
+        latent: int = 50,
+        image: tuple[int, int] = (28, 28),
+        hidden: int = 200,
+        likelihood: nn.Module | None = None,
+    ) -> None:
+        super().__init__(latent, image, likelihood)
+        if hidden < 1:
+            raise ValueError(f"MLPDecoder needs hidden >= 1, got {hidden}")
+        self.net = _stack(latent, hidden, math.prod(image))
+
+    def params(
+        self, x: Float[Tensor, "batch 1 height width"], z: Float[Tensor, "batch latent"]
+    ) -> Float[Tensor, "batch 1 height width"]:
+        """Return the likelihood's parameter for each pixel, a function of z alone."""
+        return self.net(z).view(-1, 1, *self.image)
+
+    @torch.no_grad()
+    def sample(
+        self, z: Float[Tensor, "batch latent"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "batch 1 height width"]:
+        """Return one image per latent, drawn from p(x | z)."""
+        params = self.net(z).view(-1, 1, *self.image)
+        return self.likelihood.sample(params, self.noise(z, generator))  # type: ignore[operator]
