@@ -54,7 +54,8 @@ class DiagonalGaussian(Distribution):
                 "let the encoder return (batch, 2 * latent), or pass another posterior"
             )
         self.loc, log_var = lambda_.chunk(2, dim=-1)
-        self.log_var = log_var.clamp(-20.0, 20.0)
+        self.log_var = nn.functional.hardtanh(log_var, -20.0, 20.0)  # a clamp whose backward is one kernel
+        self._drawn: tuple[Tensor | None, Tensor] = (None, lambda_)
         super().__init__(lambda_.shape[:-1], self.loc.shape[-1:], validate_args=False)
 
     @property
@@ -67,11 +68,15 @@ class DiagonalGaussian(Distribution):
 
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Tensor:
         eps = torch.randn((*sample_shape, *self.loc.shape), dtype=self.loc.dtype, device=self.loc.device)
-        return self.loc + (0.5 * self.log_var).exp() * eps
+        z = self.loc + (0.5 * self.log_var).exp() * eps
+        self._drawn = (z, eps)
+        return z
 
     def log_prob(self, value: Tensor) -> Tensor:
-        squares = (value - self.loc).square() * (-self.log_var).exp()
-        return -0.5 * (squares + self.log_var + LOG_2_PI).sum(-1)
+        z, eps = self._drawn
+        # of its own draw the noise is known: exact, and nothing to differentiate
+        squares = eps.square() if value is z else (value - self.loc).square() * (-self.log_var).exp()
+        return -0.5 * squares.sum(-1).add(self.loc.shape[-1] * LOG_2_PI) - 0.5 * self.log_var.sum(-1)
 
     def entropy(self) -> Tensor:
         return 0.5 * (self.log_var + 1.0 + LOG_2_PI).sum(-1)
@@ -109,7 +114,8 @@ class VAE(nn.Module):
 
     def log_prior(self, z: Tensor) -> Tensor:
         if self.prior is None:
-            return -0.5 * (z.square() + LOG_2_PI).flatten(1).sum(-1)
+            z = z.flatten(1)
+            return -0.5 * z.square().sum(-1).add(z.shape[-1] * LOG_2_PI)
         return self._prior().log_prob(z)
 
     def log_lik(self, x: Tensor, z: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bsvi.model import Model
-from bsvi.trajectory import Trajectory, Weighed, closed_form_kl, encode, stack, weigh
+from bsvi.trajectory import Buffer, Trajectory, Weighed, closed_form_kl, encode, weigh
 
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
 
@@ -43,8 +43,10 @@ class Amortized:
 
     def __call__(self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None) -> Refined:
         lambda_ = encode(model, x)
-        trajectory = stack(model, [lambda_], [weigh(model, x, model.posterior(lambda_), self.draws, beta)], self.draws)
-        return Refined(replace(trajectory, samples=1), torch.zeros(len(x), dtype=torch.float64, device=x.device))
+        buffer = Buffer(1, self.draws)
+        buffer.add(lambda_, weigh(model, x, model.posterior(lambda_), self.draws, beta))
+        trajectory = replace(buffer.trajectory(model, beta), samples=1)  # every draw is a row of its own
+        return Refined(trajectory, torch.zeros(len(x), dtype=torch.float64, device=x.device))
 
 
 class Step(NamedTuple):
@@ -110,10 +112,12 @@ class SVI:
 
     def __call__(self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None) -> Refined:
         lambda_0 = encode(model, x)  # Alg. 1, l.4
-        walk = list(self.walk(model, x, lambda_0, beta, self.steps + 1 if attach is None else attach))
-        trajectory = stack(model, [step.lambda_ for step in walk], [step.weighed for step in walk], self.samples)
-        g_0 = finite(walk[0].gradient)  # raw, not clipped: phi follows ln w_0, and theta gets none of it (l.12)
-        return Refined(trajectory, ((lambda_0 - lambda_0.detach()) * g_0).sum(-1).double())
+        buffer = Buffer(self.steps + 1, self.samples)
+        for step in self.walk(model, x, lambda_0, beta, self.steps + 1 if attach is None else attach):
+            if len(buffer) == 0:
+                g_0 = finite(step.gradient)  # raw, not clipped: phi follows ln w_0, and theta gets none of it (l.12)
+            buffer.add(step.lambda_, step.weighed)
+        return Refined(buffer.trajectory(model, beta), ((lambda_0 - lambda_0.detach()) * g_0).sum(-1).double())
 
     def walk(self, model: Model, x: Tensor, lambda_: Tensor, beta: float = 1.0, attach: int = 0) -> Iterator[Step]:
         """Algorithm 1, l.5-11, one proposal at a time; without ``attach`` no decoder graph outlives its step."""
@@ -147,16 +151,18 @@ class SVI:
             if kl is None:
                 raise ValueError(f"closed_form_kl: no KL is known for {type(q).__name__} and this prior; leave it off")
             elbo = weighed.log_lik - beta * kl
-        return torch.autograd.grad(elbo.mean(0).sum(), lambda_, retain_graph=retain_graph)[0]
+        return torch.autograd.grad(elbo.sum() / self.samples, lambda_, retain_graph=retain_graph)[0]
 
     def clipped(self, gradient: Tensor, q: Any) -> Tensor:
         """The gradient with each block (mean, log-variance) scaled to at most ``max_grad_norm``."""
         gradient = finite(gradient)
         if self.clip == "batch":
             gradient = gradient / len(gradient)
+        if self.max_grad_norm == math.inf:
+            return gradient
         blocks = gradient.unflatten(-1, (getattr(q, "blocks", 1), -1))
         norm = torch.linalg.vector_norm(blocks, dim=_CLIP_AXES[self.clip], keepdim=True)
-        return (blocks * (self.max_grad_norm / norm).clamp(max=1.0).nan_to_num(1.0)).flatten(-2)
+        return (blocks * (self.max_grad_norm / norm).clamp(max=1.0)).flatten(-2)
 
     def ascend(self, lambda_: Tensor, gradient: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One step: v <- momentum v + g, lambda <- lambda + lr v; returns lambda_{i+1} and v.

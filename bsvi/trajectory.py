@@ -17,8 +17,7 @@ class Weighed(NamedTuple):
 
     z: Tensor  # (samples, batch, latent)
     log_lik: Tensor  # (samples, batch): ln p(x|z)
-    log_ratio: Tensor  # (samples, batch): ln p(z) - ln q(z)
-    log_w: Tensor  # (samples, batch)
+    log_w: Tensor  # (samples, batch): ln p(x|z) + beta (ln p(z) - ln q(z))
 
     def detach(self) -> "Weighed":
         return Weighed(*(value.detach() for value in self))
@@ -69,7 +68,7 @@ def weigh(model: Model, x: Tensor, q: Distribution, samples: int = 1, beta: floa
     log_lik = _per_example("the decoder, ln p(x|z),", model.log_lik(repeat(x, samples), rows), samples * batch)
     log_lik = log_lik.view(samples, batch).double()  # at -2000 nats a float32 steps by 2.4e-4
     log_ratio = log_p.view(samples, batch) - log_q
-    return Weighed(z, log_lik, log_ratio, log_lik + beta * log_ratio)
+    return Weighed(z, log_lik, log_lik + (log_ratio if beta == 1.0 else beta * log_ratio))
 
 
 def repeat(x: Tensor, samples: int) -> Tensor:
@@ -99,16 +98,48 @@ def closed_form_kl(model: Model, q: Distribution) -> Tensor | None:
     return None if kl is None else kl(q)
 
 
-def stack(model: Model, lambdas: list[Tensor], weighed: list[Weighed], samples: int) -> Trajectory:
-    """The draws of all proposals as one trajectory."""
-    z, log_lik, log_ratio, log_w = (torch.cat(values) for values in zip(*weighed, strict=True))
-    lambda_ = torch.stack([value.detach() for value in lambdas])
-    with torch.no_grad():
-        kl = closed_form_kl(model, model.posterior(lambda_.flatten(0, 1)))
-        kl = -log_ratio if kl is None else kl.view(len(lambdas), -1).repeat_interleave(samples, 0)
-    log_w = torch.where(torch.isfinite(log_w), log_w, -math.inf)
-    lambda_ = lambda_.repeat_interleave(samples, 0) if samples > 1 else lambda_
-    return Trajectory(lambda_, z.detach(), log_lik.detach(), kl, log_w, samples)
+class Buffer:
+    """The paper's buffer: keeps the draws of each proposal as they come, in memory that is set aside at the first one.
+
+    (Tensors kept from step to step would lie between the decoder's freed activations, and the heap would grow with k.)
+    """
+
+    def __init__(self, proposals: int, samples: int) -> None:
+        self.proposals, self.samples, self.filled = proposals, samples, 0
+        self.attached: list[Tensor] = []  # ln w of the last proposals, where they keep their graph to theta
+
+    def __len__(self) -> int:
+        return self.filled
+
+    def add(self, lambda_: Tensor, weighed: Weighed) -> None:
+        """Copy one proposal and its draws into the buffer."""
+        if not self.filled:
+            self.lambda_ = lambda_.new_empty((self.proposals, *lambda_.shape))
+            self.rows = [v.new_empty((self.proposals * self.samples, *v.shape[1:])) for v in weighed]
+        self.lambda_[self.filled] = lambda_.detach()
+        rows = slice(self.filled * self.samples, (self.filled + 1) * self.samples)
+        for row, value in zip(self.rows, weighed, strict=True):
+            row[rows] = value.detach()
+        if weighed.log_w.requires_grad:
+            self.attached.append(weighed.log_w)
+        self.filled += 1
+
+    def trajectory(self, model: Model, beta: float) -> Trajectory:
+        """The draws of all proposals; a weight that is not finite counts as zero."""
+        z, log_lik, log_w = self.rows
+        kl = (log_lik - log_w) / beta if beta > 0 else torch.full_like(log_w, math.nan)  # ln q(z) - ln p(z) of the draw
+        with torch.no_grad():
+            for i in range(0, self.proposals, 16):  # a few at a time: memory must not grow with k
+                closed = closed_form_kl(model, model.posterior(self.lambda_[i : i + 16].flatten(0, 1)))
+                if closed is None:
+                    break
+                rows = slice(i * self.samples, (i + 16) * self.samples)
+                kl[rows] = closed.unflatten(0, (-1, kl.shape[1])).repeat_interleave(self.samples, 0)
+        if self.attached:
+            log_w = torch.cat([log_w[: len(log_w) - len(self.attached) * self.samples], *self.attached])
+        log_w = torch.where(torch.isfinite(log_w), log_w, -math.inf)
+        lambda_ = self.lambda_ if self.samples == 1 else self.lambda_.repeat_interleave(self.samples, 0)
+        return Trajectory(lambda_, z, log_lik, kl, log_w, self.samples)
 
 
 def _per_example(what: str, value: Tensor, batch: int) -> Tensor:

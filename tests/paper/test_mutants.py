@@ -271,12 +271,22 @@ def most_likely_index_instead_of_a_random_one(mp):
 
 @mutant(check_counts, "bsvi")
 def first_weight_dropped(mp):
-    wrapping(mp, refine, "stack", lambda original, model, l_, w, m: original(model, l_[1:], w[1:], m))
+    def trajectory_(original, self, model, beta):
+        self.rows, self.lambda_, self.proposals = [row[1:] for row in self.rows], self.lambda_[1:], self.proposals - 1
+        self.attached = self.attached[1:]
+        return original(self, model, beta)
+
+    wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
 
 
 @mutant(check_counts, "bsvi")
 def last_weight_dropped(mp):
-    wrapping(mp, refine, "stack", lambda original, model, l_, w, m: original(model, l_[:-1], w[:-1], m))
+    def trajectory_(original, self, model, beta):
+        self.rows, self.lambda_, self.proposals = [row[:-1] for row in self.rows], self.lambda_[:-1], self.proposals - 1
+        self.attached = self.attached[:-1]
+        return original(self, model, beta)
+
+    wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
 
 
 @mutant(check_counts, "svi")
