@@ -1,0 +1,202 @@
+"""How the program runs on this machine: device, threads, allocator, compilation. Decided here, once, at start-up.
+
+Importing this module does not import torch, so that `bsvi --help` stays quick.
+"""
+
+import ctypes
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a user may choose; every default is right for most machines."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda where there is one
+    threads: int = 0  # 0: torch's own choice, all cores
+    compile: Literal["auto", "on", "off"] = "auto"  # auto: where there is a compiler and the decoder is worth it
+    allocator: bool = True  # keep freed memory instead of giving it back after every step (glibc)
+
+
+@dataclass(frozen=True)
+class Started:
+    """What was decided: where tensors go, how many threads, whether decoders are compiled, and why if not."""
+
+    device: "torch.device"
+    threads: int
+    compile: Literal["auto", "on", "off"]
+    allocator: bool
+    notes: tuple[str, ...]
+
+
+def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dataclass
+    """Apply the choices to this process and return what was decided; `notes` are lines for the user.
+
+    >>> start(Runtime(device="cpu", compile="off")).device.type
+    'cpu'
+    """
+    allocator = runtime.allocator and keep_freed_memory()
+    import torch
+
+    if runtime.threads < 0:
+        raise ValueError(f"threads must be 0 (all cores) or more, got {runtime.threads}")
+    if runtime.threads:
+        torch.set_num_threads(runtime.threads)
+    notes = []
+    mode = runtime.compile
+    if mode != "off" and (problem := compiler_problem()):
+        notes.append(f"running without compilation: {problem}")
+        mode = "off"
+    if mode != "off":
+        # torch's own default is in /tmp; here the compiled decoders outlive a restart
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+    return Started(choose_device(runtime.device), torch.get_num_threads(), mode, allocator, tuple(notes))
+
+
+def choose_device(name: str) -> "torch.device":
+    """Return the device for 'auto', 'cpu' or 'cuda'; a missing one is a ValueError."""
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but this torch sees no GPU; use --device auto or cpu")
+    return torch.device(name)
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again: $BSVI_CACHE_DIR, or bsvi in the user's cache folder."""
+    base = os.environ.get("BSVI_CACHE_DIR")
+    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bsvi"
+
+
+def set_allocator(threshold: int) -> bool:
+    """Set glibc's mmap and trim thresholds in bytes; return whether there was a glibc that took them."""
+    try:
+        libc = ctypes.CDLL(None)
+        libc.gnu_get_libc_version  # noqa: B018 - another C library has no such function
+        return bool(libc.mallopt(M_MMAP_THRESHOLD, threshold) and libc.mallopt(M_TRIM_THRESHOLD, threshold))
+    except (OSError, AttributeError, TypeError):
+        return False
+
+
+def keep_freed_memory() -> bool:
+    """Stop glibc from returning every large activation to the system, to be faulted in again at the next step.
+
+    Return whether it was done; elsewhere nothing happens. Old versions of glibc take no more than 32 MiB.
+    """
+    return set_allocator(1 << 30) or set_allocator(32 << 20)
+
+
+def page_faults() -> int:
+    """Return how often this process has had to ask the system for a page so far."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def compiler_problem() -> str | None:
+    """Return None where torch.compile finds a C++ compiler and Python's headers, else one line saying what is missing."""
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        return f"no C++ compiler ({compiler}) was found; install one, or name it in CXX"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "Python's C headers (Python.h) were not found; on Debian: apt-get install python3-dev"
+    return None
+
+
+@contextmanager
+def frozen(module: "torch.nn.Module") -> Iterator[None]:
+    """Within this context the module's parameters want no gradient: for steps that need the gradient of z alone.
+
+    Eager autograd leaves out what nobody asked for by itself. A compiled graph computes the gradient of all that
+    requires one, so without this every compiled refinement step would also pay for theta's gradient.
+    """
+    held = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in held:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in held:
+            parameter.requires_grad_(True)
+
+
+class CompiledByShape:
+    """A function of tensors, compiled full-graph for the first few kinds of call it sees and eager for all others.
+
+    A kind is what torch.compile specialises on here: shapes, types, and who requires a gradient. Odd batches at the end
+    of an epoch, or of an evaluation, must not cost a compilation each. Should compilation fail, the eager path answers.
+    """
+
+    limit = 6
+    backend = "inductor"
+
+    def __init__(self, function: Callable[..., Any], module: "torch.nn.Module", say: Callable[[str], None]) -> None:
+        import torch
+
+        self.eager, self.module, self.say = function, module, say
+        self.compiled: Callable[..., Any] | None = torch.compile(
+            function, fullgraph=True, dynamic=False, backend=self.backend
+        )
+        self.kinds: set[Hashable] = set()
+
+    def __call__(self, *tensors: "torch.Tensor") -> Any:
+        if self.compiled is None:
+            return self.eager(*tensors)
+        kind = self.kind(*tensors)
+        if kind in self.kinds:
+            return self.compiled(*tensors)
+        if len(self.kinds) >= self.limit:
+            return self.eager(*tensors)
+        try:
+            out = self.compiled(*tensors)
+        except (
+            Exception
+        ) as error:  # whatever the compiler's reason, the run goes on; an error of ours comes again below
+            out = self.eager(*tensors)
+            self.compiled = None
+            self.say(f"running without compilation: it failed with {type(error).__name__}")
+            return out
+        self.kinds.add(kind)
+        return out
+
+    def kind(self, *tensors: "torch.Tensor") -> Hashable:
+        import torch
+
+        wants = tuple(parameter.requires_grad for parameter in self.module.parameters())
+        calls = tuple((tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad) for tensor in tensors)
+        return calls, wants, torch.is_grad_enabled(), self.module.training
+
+
+def compile_decoder(
+    decoder: Any, mode: Literal["auto", "on", "off"], say: Callable[[str], None] = lambda line: None
+) -> bool:
+    """Compile a `bsvi.nets.Decoder` in place if the mode says so; return whether it was done.
+
+    'auto' leaves small decoders alone: compiling takes half a minute or more the first time, which a small one does not
+    win back in minutes of training. The compiled code is kept in `cache_folder()` for the next run.
+    """
+    worth = sum(parameter.numel() for parameter in decoder.layers.parameters()) if hasattr(decoder, "layers") else 0
+    if mode == "off" or (mode == "auto" and worth < 50_000) or not hasattr(decoder, "compile_with"):
+        return False
+    import torch
+
+    # every decoder of a process shares one count of recompilations, and full-graph mode fails where it is used up
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+    decoder.compile_with(lambda log_lik: CompiledByShape(log_lik, decoder, say))
+    return True
