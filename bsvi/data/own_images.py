@@ -11,7 +11,7 @@ from bsvi.data.dataset import Dataset, Split, SplitName, held_out
 from bsvi.data.idx import read_idx_images
 from bsvi.data.integrity import BadFile
 from bsvi.data.npy import read_npy, read_npz
-from bsvi.data.pictures import picture_files, read_pictures, resize
+from bsvi.data.pictures import FORMATS, picture_files, read_pictures, resize
 
 BINARISE = ("dynamic", "threshold", "none")
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
@@ -90,6 +90,8 @@ def _read(path: Path, size: tuple[int, int] | None) -> dict[str, np.ndarray]:
         if "images" not in arrays and len(arrays) > 1:
             raise BadFile(path, "an array named train or images", f"only {', '.join(sorted(arrays))[:80]}")
         return {"train": arrays["images"] if "images" in arrays else next(iter(arrays.values()))}
+    if path.suffix.lower() in FORMATS:
+        raise BadFile(path, "a folder of pictures, an .npy or .npz file, or an IDX file", "one picture")
     return {"train": read_idx_images(path)}
 
 
@@ -106,6 +108,9 @@ def _standard(
     if not (low >= 0 and high <= most):  # also true of NaN
         what = "whole numbers in 0..255" if most == 255 else "grey values in [0, 1]"
         raise BadFile(path, f"{what} in {name}", f"values from {low} to {high}")
+    if most == 255 and high == 1:
+        advice = "only 0 and 1, which would be nearly black; save them as bool if they mean black and white"
+        raise BadFile(path, f"whole numbers in 0..255 in {name}", advice)
     if array.dtype.kind == "f" and binarise == "none":
         array = np.rint(array * 255.0)
     if array.dtype.kind == "b":

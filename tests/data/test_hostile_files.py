@@ -8,7 +8,7 @@ import struct
 import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -166,11 +166,12 @@ def test_pictures_that_are_decompression_bombs_are_refused(tmp_path: Path) -> No
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
-    for side in (8_000, 30_000, 2**31 - 1):
+    # pillow itself stops only far beyond our limit, so the first is for us to refuse
+    for side, found in ((8_000, "found 8000x8000"), (30_000, "bomb"), (2**31 - 1, "found")):
         head = chunk(b"IHDR", struct.pack(">2I5B", side, side, 8, 0, 0, 0, 0))
         body = chunk(b"IDAT", zlib.compress(bytes(100_000))) + chunk(b"IEND", b"")
         (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + body)
-        with pytest.raises(BadFile, match="at most 50,000,000 pixels"):
+        with pytest.raises(BadFile, match=f"at most 50,000,000 pixels, .*{found}"):
             read_pictures(tmp_path, (28, 28))
 
 
@@ -181,6 +182,18 @@ def test_files_of_another_format_under_a_picture_name_are_refused(tmp_path: Path
     Image.fromarray(smooth(1, 8, 8)[0]).save(tmp_path / "x.png", format="TIFF")
     with pytest.raises(BadFile, match="expected a sound PNG picture"):
         read_pictures(tmp_path)
+
+
+@pytest.mark.parametrize("change", [lambda z: z[:-2], lambda z: z[:-4] + b"1234", lambda z: z + b"more"])
+def test_compressed_mat_arrays_end_with_their_checksum(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    stream = zlib.compress(matrix(b"data", (2, 4), b"abcdefgh", 8))
+    head = mat(b"", False)
+    (tmp_path / "x.mat").write_bytes(head + struct.pack("<2I", 15, len(stream)) + stream)
+    assert read_mat(tmp_path / "x.mat", ("data",))["data"].shape == (2, 4)
+    stream = change(stream)
+    (tmp_path / "x.mat").write_bytes(head + struct.pack("<2I", 15, len(stream)) + stream)
+    with pytest.raises(BadFile, match=r"a compressed array that ends with its checksum|a sound compressed array"):
+        read_mat(tmp_path / "x.mat", ("data",))
 
 
 def test_matlab_7_3_files_are_refused_with_advice(tmp_path: Path) -> None:

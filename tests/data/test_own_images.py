@@ -105,6 +105,14 @@ def test_colour_becomes_grey_as_in_svhn_and_transparency_lies_on_white(tmp_path:
     assert (second == 255).all()
 
 
+@pytest.mark.parametrize("shape", [(30, 4, 5), (30, 1, 4, 5), (30, 4, 5, 1)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_axes_of_one_colour_may_be_written_out_or_not(tmp_path: Path, shape: tuple[int, ...], order: str) -> None:
+    images = smooth(30, 4, 5)
+    np.savez(tmp_path / "x.npz", np.asarray(images.reshape(shape), order=order))
+    assert np.array_equal(all_images(tmp_path / "x.npz"), images)
+
+
 def test_camera_rotation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned by a quarter
@@ -131,6 +139,12 @@ def test_empty_folder_and_wrong_settings_are_refused(tmp_path: Path) -> None:
         load(str(tmp_path / "x.npy"), test=9)
     with pytest.raises(ValueError, match="size must be between 1 and 4096 pixels, got 0"):
         load(str(tmp_path / "x.npy"), size=0)
+    np.save(tmp_path / "x.npy", np.eye(4, dtype=np.uint8)[None].repeat(9, 0))
+    with pytest.raises(BadFile, match="found only 0 and 1, which would be nearly black; save them as bool"):
+        load(tmp_path / "x.npy")
+    Image.new("L", (4, 4)).save(tmp_path / "x.png")
+    with pytest.raises(BadFile, match=r"expected a folder of pictures, .* found one picture"):
+        load(tmp_path / "x.png")
     np.savez(tmp_path / "x.npz", a=np.zeros((3, 4, 4)), b=np.zeros((3, 4, 4)))
     with pytest.raises(BadFile, match="expected an array named train or images, found only a, b"):
         load(str(tmp_path / "x.npz"))
