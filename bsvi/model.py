@@ -1,7 +1,8 @@
 """The model: four functions of the paper as a protocol, and VAE(encoder, decoder) which supplies them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -135,6 +136,27 @@ class VAE(nn.Module):
         if self.prior is None or isinstance(self.prior, Distribution):
             return self.prior  # type: ignore[return-value]
         return self.prior()
+
+
+def trainable(model: object) -> list[Tensor]:
+    """The model's parameters that want a gradient; none for a model that is no module."""
+    parameters = getattr(model, "parameters", None)
+    return [p for p in parameters() if p.requires_grad] if callable(parameters) else []
+
+
+@contextmanager
+def frozen(parameters: list[Tensor]) -> Iterator[None]:
+    """Within this context the parameters want no gradient: for steps that need lambda's alone.
+
+    Eager autograd leaves out by itself what nobody asks for, but a compiled decoder computes every gradient that is wanted.
+    """
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
 
 
 def check_model(model: object) -> None:

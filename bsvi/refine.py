@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from bsvi.model import Model
+from bsvi.model import Model, frozen, trainable
 from bsvi.trajectory import Buffer, Trajectory, Weighed, closed_form_kl, encode, weigh
 
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
@@ -122,21 +122,21 @@ class SVI:
     def walk(self, model: Model, x: Tensor, lambda_: Tensor, beta: float = 1.0, attach: int = 0) -> Iterator[Step]:
         """Algorithm 1, l.5-11, one proposal at a time; without ``attach`` no decoder graph outlives its step."""
         attach = attach if torch.is_grad_enabled() else 0
+        theta = trainable(model)
         state = None
         for i in range(self.steps + 1):  # l.5
             last, keep = i == self.steps, i > self.steps - attach
             lambda_ = lambda_.detach().requires_grad_(not last)  # the stop-gradient: theta must not learn through SVI
-            with torch.set_grad_enabled(keep or not (last or self.double_sampling)):
+            with frozen([] if keep else theta), torch.set_grad_enabled(keep or not (last or self.double_sampling)):
                 q = model.posterior(lambda_)
                 weighed = weigh(model, x, q, self.samples, beta)  # l.6-7
             gradient = lambda_.new_empty(0)
-            if not last:  # l.8
-                with torch.enable_grad():
-                    if self.double_sampling:  # section 4.2: lambda_{i+1} must not depend on z_i
-                        q = model.posterior(lambda_)
-                        gradient = self.gradient(model, lambda_, q, weigh(model, x, q, self.samples, beta), beta)
-                    else:
-                        gradient = self.gradient(model, lambda_, q, weighed, beta, retain_graph=keep)
+            if not last and not self.double_sampling:  # l.8
+                gradient = self.gradient(model, lambda_, q, weighed, beta, retain_graph=keep)
+            elif not last:  # section 4.2: a probe of its own, so that lambda_{i+1} does not depend on z_i
+                with frozen(theta), torch.enable_grad():
+                    q = model.posterior(lambda_)
+                    gradient = self.gradient(model, lambda_, q, weigh(model, x, q, self.samples, beta), beta)
             yield Step(lambda_.detach(), weighed if keep else weighed.detach(), gradient)
             if not last:
                 lambda_, state = self.ascend(lambda_.detach(), self.clipped(gradient, q), state)  # l.9
@@ -145,13 +145,16 @@ class SVI:
         self, model: Model, lambda_: Tensor, q: Any, weighed: Weighed, beta: float, retain_graph: bool = False
     ) -> Tensor:
         """The gradient of each example's ELBO at lambda, through the reparameterised draws (eq. 6)."""
-        elbo = weighed.log_w
-        if self.closed_form_kl:
-            kl = closed_form_kl(model, q)
-            if kl is None:
-                raise ValueError(f"closed_form_kl: no KL is known for {type(q).__name__} and this prior; leave it off")
-            elbo = weighed.log_lik - beta * kl
-        return torch.autograd.grad(elbo.sum() / self.samples, lambda_, retain_graph=retain_graph)[0]
+        with torch.enable_grad():
+            elbo = weighed.log_w
+            if self.closed_form_kl:
+                kl = closed_form_kl(model, q)
+                if kl is None:
+                    raise ValueError(
+                        f"closed_form_kl: no KL is known for {type(q).__name__} and this prior; leave it off"
+                    )
+                elbo = weighed.log_lik - beta * kl
+            return torch.autograd.grad(elbo.sum() / self.samples, lambda_, retain_graph=retain_graph)[0]
 
     def clipped(self, gradient: Tensor, q: Any) -> Tensor:
         """The gradient with each block (mean, log-variance) scaled to at most ``max_grad_norm``."""

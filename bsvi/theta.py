@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bsvi.model import Model
+from bsvi.model import Model, trainable
 from bsvi.trajectory import Trajectory, repeat
 
 
@@ -73,7 +73,7 @@ class Recomputed(ThetaRule):
     def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         if not callable(getattr(model, "parameters", None)):
             raise TypeError(f"recompute needs model.parameters(); {type(model).__name__} has none; use recompute=False")
-        theta = [p for p in model.parameters() if p.requires_grad]  # type: ignore[attr-defined]
+        theta = trainable(model)
         total: list[Tensor | None] = [None] * len(theta)
         for z, weight in zip(trajectory.z.split(self.chunk), r.split(self.chunk), strict=True):
             log_joint = log_p(model, repeat(x, len(z)), z.flatten(0, 1), beta).view(weight.shape)
