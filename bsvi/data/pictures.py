@@ -57,7 +57,7 @@ def _read(path: Path, size: tuple[int, int] | None) -> UInt8[np.ndarray, "height
             warnings.simplefilter("error")  # pillow warns of bombs and of damage that it works around
             if kind == "PNG":
                 with Image.open(path, formats=[kind]) as picture:
-                    picture.verify()  # the checksums of all chunks, which decoding skips
+                    picture.verify()  # the checksums of all chunks: decoding alone lets some flips near the end pass
             with Image.open(path, formats=[kind]) as picture:
                 width, height = picture.size
                 if width * height > MAX_PIXELS:

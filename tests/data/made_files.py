@@ -40,9 +40,9 @@ def write_cropped(path: Path, compressed: bool = True, **other: np.ndarray) -> N
     scipy.io.savemat(path, {"X": colours, "y": labels, **other}, do_compression=compressed)
 
 
-def write_pictures(folder: Path, suffix: str, **options: int) -> None:
+def write_pictures(folder: Path, suffix: str) -> None:
     for i, image in enumerate(smooth(6, 16, 16)):
-        Image.fromarray(image).save(folder / f"{i}{suffix}", **options)
+        Image.fromarray(image).save(folder / f"{i}{suffix}")
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def _made(name: str, write: Callable[[Path], object]) -> Callable[[Path], Path]:
     return make
 
 
-def _pictures(suffix: str, **options: int) -> Format:
+def _pictures(suffix: str) -> Format:
     def make(folder: Path) -> Path:
-        write_pictures(folder, suffix, **options)
+        write_pictures(folder, suffix)
         return folder / f"3{suffix}"
 
     return Format(make, lambda path: load_own_images(path.parent), own_checksum=suffix == ".png")
@@ -98,7 +98,6 @@ FORMATS = {
         _made("x.npz", lambda p: np.savez_compressed(p, images=smooth(9, 8, 8))), load_own_images, True
     ),
     "png": _pictures(".png"),
-    "png-stored": _pictures(".png", compress_level=0),
     "jpg": _pictures(".jpg"),
     "bmp": _pictures(".bmp"),
     "pgm": _pictures(".pgm"),

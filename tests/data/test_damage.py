@@ -1,13 +1,16 @@
 """Point by point: a flipped bit or a missing end is refused, or changes nothing, in every format."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from bsvi.data.integrity import BadFile, record
-from tests.data.made_files import FORMATS, Format
+from bsvi.data.pictures import read_pictures
+from tests.data.made_files import FORMATS, Format, smooth
 
 CASES = [pytest.param(25, id="sample"), pytest.param(500, id="whole", marks=pytest.mark.slow)]
 
@@ -68,3 +71,16 @@ def test_damage_without_a_recorded_hash_is_never_accepted_silently(
     allowed = {"refused", "the same data"} | (set() if FORMATS[name].own_checksum else {"other data, with a warning"})
     assert set(outcomes) <= allowed
     assert "refused" in outcomes or damage == "flip"
+
+
+def test_no_single_flip_of_a_png_gives_another_picture(tmp_path: Path) -> None:
+    # all bits, because only a few flips near the end pass a decoder that does not compare the chunks' checksums
+    path = tmp_path / "x.png"
+    Image.fromarray(smooth(1, 16, 16)[0] > 99).save(path)
+    original, whole = read_pictures(tmp_path), path.read_bytes()
+    for bit in range(8 * len(whole)):
+        copy = bytearray(whole)
+        copy[bit // 8] ^= 1 << (bit % 8)
+        path.write_bytes(copy)
+        with suppress(BadFile):
+            assert np.array_equal(read_pictures(tmp_path), original)
