@@ -27,13 +27,15 @@ def read_idx_images(path: Path) -> UInt8[np.ndarray, "n height width"]:
     stored = path.stat().st_size
     with path.open("rb") as raw:
         zipped = raw.read(2) == _GZIP
-    if not verify(path, own_checksum=zipped):
-        say_unguarded(path)
+    guarded = verify(path, own_checksum=zipped)
     try:
         with gzip.GzipFile(path) if zipped else path.open("rb") as file:
-            return _read(path, file, stored if zipped else None)
+            images = _read(path, file, stored if zipped else None)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadFile(path, "a complete gzip stream", f"damage: {error}") from None
+    if not guarded:
+        say_unguarded(path)
+    return images
 
 
 def _read(path: Path, file: BufferedIOBase, stored: int | None) -> UInt8[np.ndarray, "n height width"]:

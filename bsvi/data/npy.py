@@ -28,10 +28,12 @@ def read_npy(path: Path) -> np.ndarray:
     >>> read_npy(path).tolist()
     [0, 1, 2]
     """
-    if not verify(path, own_checksum=False):
-        say_unguarded(path)
+    guarded = verify(path, own_checksum=False)
     with path.open("rb") as file:
-        return _read(path, path.name, file, path.stat().st_size)
+        array = _read(path, path.name, file, path.stat().st_size)
+    if not guarded:
+        say_unguarded(path)
+    return array
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
