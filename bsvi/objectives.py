@@ -81,6 +81,16 @@ class Objective(nn.Module):
         log_pi = self.buffer_weight(len(log_w) // m).to(log_w)
         return log_pi if m == 1 else log_pi.repeat_interleave(m) - math.log(m)
 
+    @property
+    def decoder_calls(self) -> int:
+        """Passes of the decoder per example and step, counting each row of a batched call."""
+        if isinstance(self.refinement, Amortized):
+            return self.refinement.draws
+        svi = self.refinement
+        rows = (svi.steps + 1) * svi.samples  # type: ignore[attr-defined]
+        probes = svi.steps * svi.samples if svi.double_sampling else 0  # type: ignore[attr-defined]
+        return rows + probes + self.theta.decoder_calls(rows)
+
     def extra_repr(self) -> str:
         return f"{self.refinement}, theta={self.theta}, bound={getattr(self.bound, '__name__', self.bound)}"
 
@@ -93,6 +103,10 @@ def derivative(bound: Bound, log_w: Tensor, log_pi: Tensor) -> Tensor:
     log_w = log_w.detach().requires_grad_()
     (r,) = torch.autograd.grad(bound(log_w, log_pi.detach()).sum(), log_w)
     return torch.where(torch.isfinite(r), r, log_pi.detach().exp()[:, None])
+
+
+class BadInput(ValueError):
+    """x holds numbers that are not finite."""
 
 
 def check_input(x: object, beta: float) -> None:
@@ -109,6 +123,6 @@ def check_input(x: object, beta: float) -> None:
     bad = ~torch.isfinite(x).flatten(1).all(1) if x.ndim > 1 else ~torch.isfinite(x)
     if bad.any():
         where = bad.nonzero().flatten().tolist()
-        raise ValueError(
+        raise BadInput(
             f"x holds NaN or infinity in {len(where)} of {len(x)} examples (first at index {where[0]}); clean the data"
         )

@@ -26,6 +26,10 @@ class ThetaRule:
         """
         raise NotImplementedError
 
+    def decoder_calls(self, rows: int) -> int:
+        """Passes of the decoder per example that this rule adds to those of ``rows`` draws."""
+        return 0
+
 
 @dataclass(frozen=True)
 class AllDraws(ThetaRule):
@@ -56,6 +60,9 @@ class Resampled(ThetaRule):
         log_joint = log_p(model, repeat(x, self.draws), z.flatten(0, 1), beta).view(self.draws, -1)
         return (carry(log_joint) * r.sum(0)).mean()
 
+    def decoder_calls(self, rows: int) -> int:
+        return self.draws
+
 
 @dataclass(frozen=True)
 class Recomputed(ThetaRule):
@@ -85,6 +92,9 @@ class Recomputed(ThetaRule):
             ]
         terms = [((p - p.detach()) * g).sum() for p, g in zip(theta, total, strict=True) if g is not None]
         return torch.stack([term.double() for term in terms]).sum() if terms else 0.0
+
+    def decoder_calls(self, rows: int) -> int:
+        return rows
 
 
 def resample(z: Tensor, r: Tensor, draws: int) -> Tensor:

@@ -27,6 +27,24 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "theta": {"model", "trajectory"},
     "objectives": CORE - {"objectives"},
     "methods": CORE,
+    "config": NOTHING,
+    "checkpoint": NOTHING,
+    "runs": {"checkpoint"},
+    "health": CORE,
+    "state": {"health", "training"},  # training for its types alone
+    "training": CORE | {"health", "runs", "state"},
+    "watch": {"runs", "training", "experiments"},
+    "experiments": CORE | {"methods", "nets", "data", "config", "training"},
+    "cli": {"commands", "__version__"},
+    "__main__": {"cli"},
+    "record": NOTHING,
+    "scores": NOTHING,
+    "diagnostics": {"bounds"},
+    "noise": {"model", "trajectory"},
+    "measure": CORE | {"noise", "record"},
+    "evaluation": CORE | {"diagnostics", "measure", "noise", "scores"},
+    "gap": CORE | {"diagnostics", "evaluation", "measure", "noise", "scores"},
+    "ais": CORE | {"diagnostics", "evaluation", "measure", "noise", "scores"},
 }
 
 
@@ -46,6 +64,8 @@ def imported(path):
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_only_go_down(path):
     room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    if room == "commands":  # the verbs sit on top of everything; cli alone calls them
+        return
     assert room in MAY_IMPORT, f"{room} is new: say in MAY_IMPORT what it may import"
     assert set(imported(path)) - {room} <= MAY_IMPORT[room]
 

@@ -31,6 +31,7 @@ def check_counts(name):
     assert estimate.trajectory.log_w.shape == (weights, 7)
     assert estimate.log_pi.shape == (weights,)
     assert (model.decoder.calls, model.decoder.rows) == (calls, rows * 7)
+    assert objective(name, k=9).decoder_calls == rows
     torch.testing.assert_close(estimate.log_pi.exp().sum().item(), 1.0, rtol=0, atol=1e-12)
 
 
@@ -53,7 +54,7 @@ def test_m_samples_per_step_are_one_batched_call():
 def test_recomputing_runs_the_decoder_once_more_per_draw():
     model, x = make(), torch.rand(7, 20).round()
     objective("bsvi", k=9, recompute=True)(model, x).loss.backward()
-    assert model.decoder.calls == 20
+    assert model.decoder.calls == objective("bsvi", k=9, recompute=True).decoder_calls == 20
 
 
 def test_the_encoder_runs_exactly_once_per_step():

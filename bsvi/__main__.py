@@ -1,0 +1,5 @@
+import sys
+
+from bsvi.cli import main
+
+sys.exit(main())
