@@ -1,0 +1,149 @@
+"""Runs put in order: one experiment per name, one row per method and setting, seeds within a row."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from bsvi.report.paper import LABELS, ORDER, dataset_of
+from bsvi.report.runs import Run, Warned
+
+_NOT_A_SETTING = {"seed", "seeds", "method", "out", "resume", "device", "threads", "name", "experiment"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one method with the same settings, one per seed; `variant` says how they differ from the others'."""
+
+    method: str
+    variant: str
+    runs: list[Run]
+
+    @property
+    def label(self) -> str:
+        """The paper's name of the method, with the variant.
+
+        >>> Row("bsvi-sir", "svi.lr = 0.1", []).label
+        'BSVI-k-SIR (svi.lr = 0.1)'
+        """
+        name = LABELS.get(self.method, self.method)
+        return f"{name} ({self.variant})" if self.variant else name
+
+    def scored(self, split: str) -> list[Run]:
+        return [run for run in self.runs if split in run.scores]
+
+    def means(self, split: str, score: str) -> list[float]:
+        """The score's mean over examples, one per seed that has it."""
+        means = [run.scores[split].mean(score) for run in self.scored(split)]
+        return [mean for mean in means if mean is not None]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All runs of one experiment: rows in the paper's order, warnings, and the paper's data set it can be laid beside."""
+
+    name: str
+    rows: list[Row]
+    dataset: str | None
+    warnings: list[Warned]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for row in self.rows for run in row.runs]
+
+    def row(self, method: str) -> Row | None:
+        """The method's row with the settings that most runs share: the one that claims are about."""
+        mine = [row for row in self.rows if row.method == method]
+        return next((row for row in mine if not row.variant), max(mine, key=lambda row: len(row.runs), default=None))
+
+    def splits(self) -> list[str]:
+        return [split for split in ("test", "train", "valid") if any(split in run.scores for run in self.runs)]
+
+
+def group(runs: list[Run]) -> list[Experiment]:
+    """Experiments by name; a method's runs with other settings (an ablation) become rows of their own."""
+    names = sorted({run.experiment for run in runs})
+    return [_experiment(name, [run for run in runs if run.experiment == name]) for name in names]
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """The configuration with dotted names, without what may differ between runs of one row."""
+    config = run.config.get("config")
+    flat = dict(_flat(config if isinstance(config, dict) else {}))
+    flat = {key: value for key, value in flat.items() if key not in _NOT_A_SETTING}
+    return flat | {"k": run.config["k"]} if run.config.get("k") is not None else flat
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in tree.items():
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return pairs
+
+
+def _experiment(name: str, runs: list[Run]) -> Experiment:
+    kept, warnings = _one_per_seed(runs)
+    usual = dict(Counter(_frozen(run) for run in kept).most_common(1)[0][0])
+    rows: dict[tuple[str, str], list[Run]] = {}
+    for run in kept:
+        rows.setdefault((run.method, _variant(run, usual)), []).append(run)
+    order = {method: i for i, method in enumerate(ORDER)}
+    ordered = sorted(rows, key=lambda key: (order.get(key[0], len(order)), key))
+    warnings += _data_warnings(kept) + _score_warnings(kept)
+    sets = {dataset_of(str(_data(run).get("name", name))) for run in kept}
+    return Experiment(
+        name=name,
+        rows=[Row(method, variant, rows[method, variant]) for method, variant in ordered],
+        dataset=sets.pop() if len(sets) == 1 else None,
+        warnings=warnings + [warned for run in kept for warned in run.warnings],
+    )
+
+
+def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Warned]]:
+    """Of folders with equal method, seed and settings only the furthest counts, or one run would be counted twice."""
+    best: dict[Any, Run] = {}
+    warnings = []
+    for run in sorted(runs, key=lambda run: (len(run.scores), run.result is not None, run.steps), reverse=True):
+        key = (run.method, run.seed, _frozen(run))
+        if key in best:
+            text = f"the same method, seed and settings as {best[key].path}, which is further: left out"
+            warnings.append(Warned(str(run.path), text))
+        best.setdefault(key, run)
+    return sorted(best.values(), key=lambda run: (run.method, run.seed, str(run.path))), warnings
+
+
+def _frozen(run: Run) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, repr(value)) for key, value in settings(run).items()))
+
+
+def _variant(run: Run, usual: dict[str, str]) -> str:
+    own = settings(run)
+    changed = [f"{key} = {own[key]}" for key in sorted(own) if repr(own[key]) != usual.get(key)]
+    return ", ".join(changed + [f"no {key}" for key in sorted(set(usual) - set(own))])
+
+
+def _data(run: Run) -> dict[str, Any]:
+    data = run.config.get("data")
+    return data if isinstance(data, dict) else {}
+
+
+def _data_warnings(runs: list[Run]) -> list[Warned]:
+    hashes = Counter(str(_data(run)["sha256"]) for run in runs if "sha256" in _data(run))
+    if len(hashes) < 2:
+        return []
+    return [Warned("", f"the runs saw {len(hashes)} different data sets (by hash): only runs on the same one compare")]
+
+
+def _score_warnings(runs: list[Run]) -> list[Warned]:
+    warnings = []
+    for split in ("test", "valid", "train"):
+        scored = [run for run in runs if split in run.scores]
+        for name, what in (("k", "numbers of steps k"), ("examples", "numbers of examples")):
+            found = sorted({str(run.scores[split].summary.get(name)) for run in scored})
+            if len(found) > 1:
+                warnings.append(Warned("", f"{split} scores were made with different {what}: {', '.join(found)}"))
+        for run in scored:
+            step, best = run.scores[split].summary.get("checkpoint_step"), (run.result or {}).get("best_step")
+            if step is not None and best is not None and step != best:
+                text = f"{split} scores are of step {step}, the best weights are now of step {best}: evaluate again"
+                warnings.append(Warned(str(run.path), text))
+    return warnings

@@ -1,0 +1,214 @@
+"""Run folders read into plain records (docs/run_folder.md). What cannot be read becomes a warning, never a crash."""
+
+import json
+import math
+import time
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+SPLITS = ("test", "valid", "train")
+QUIET_AFTER = 600.0  # seconds without a new line, after which an unended run counts as stopped
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something a reader should know before trusting a number, and the run folder it is about ('' for several)."""
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One split of scores.json: means, and where the npz could be read the values per example."""
+
+    summary: dict[str, Any]
+    ids: Int[np.ndarray, "examples"] | None = None
+    values: dict[str, Float[np.ndarray, "examples"]] = field(default_factory=dict)
+
+    def mean(self, name: str) -> float | None:
+        """The mean of a score, `iwae_500` and the like among them; None where there is none.
+
+        >>> Scores({"kl": {"mean": 3.5}}).mean("kl"), Scores({}).mean("kl")
+        (3.5, None)
+        """
+        entry = self.summary.get(name)
+        if name.startswith("iwae_") and isinstance(self.summary.get("iwae"), dict):
+            entry = self.summary["iwae"].get(name.removeprefix("iwae_"))
+        return number(entry.get("mean")) if isinstance(entry, dict) else None
+
+    @property
+    def particles(self) -> list[int]:
+        """The numbers of IWAE particles that were scored, ascending."""
+        entries = self.summary.get("iwae")
+        return sorted(int(name) for name in entries if str(name).isdigit()) if isinstance(entries, dict) else []
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder: its configuration, what it has logged so far, and its scores by split."""
+
+    path: Path
+    config: dict[str, Any]
+    train: list[dict[str, Any]]
+    valid: list[dict[str, Any]]
+    result: dict[str, Any] | None
+    scores: dict[str, Scores]
+    pictures: list[Path]
+    active: bool  # a line was written lately
+    warnings: list[Warned]
+
+    @property
+    def experiment(self) -> str:
+        return str(self.config.get("experiment", "unnamed"))
+
+    @property
+    def method(self) -> str:
+        return str(self.config.get("method", "unknown"))
+
+    @property
+    def seed(self) -> int:
+        return int(number(self.config.get("seed")) or 0)
+
+    @property
+    def steps(self) -> int:
+        """Updates made so far."""
+        last = number((self.result or {}).get("steps"))
+        return int(last if last is not None else max((line["step"] for line in [*self.train, *self.valid]), default=0))
+
+    @property
+    def state(self) -> str:
+        """'scored', 'trained' (no scores yet), 'running', 'stopped' or 'no metrics yet'."""
+        if self.result is not None:
+            return "scored" if self.scores else "trained"
+        if not self.train and not self.valid:
+            return "no metrics yet"
+        return "running" if self.active else "stopped"
+
+    def per_step(self, name: str) -> float | None:
+        """A running total (`seconds`, `decoder_calls`) divided by the number of updates."""
+        totals = [number((self.result or {}).get(name))] + [number(line.get(name)) for line in self.train[-1:]]
+        total = next((value for value in totals if value is not None), None)
+        return total / self.steps if total is not None and self.steps else None
+
+
+def number(value: Any) -> float | None:
+    """The value as a float, or None if it is not a finite number.
+
+    >>> number(3), number("3"), number(float("nan"))
+    (3.0, None, None)
+    """
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if good else None
+
+
+def find_runs(places: Iterable[Path]) -> list[Path]:
+    """The run folders (those with a config.json) at or below the places, sorted and without doubles."""
+    found: dict[Path, Path] = {}
+    for place in places:
+        for config in sorted(Path(place).rglob("config.json")):
+            found.setdefault(config.parent.resolve(), config.parent)
+    return sorted(found.values())
+
+
+def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Warned]]:
+    """Every run below the places that can be read, and warnings about the rest."""
+    runs: list[Run] = []
+    warnings: list[Warned] = []
+    for folder in find_runs(places):
+        config, problem = _json(folder / "config.json")
+        if not isinstance(config, dict) or "method" not in config:
+            warnings.append(Warned(str(folder), problem or "config.json names no method: the folder is left out"))
+            continue
+        runs.append(_read(folder, config))
+    return runs, warnings
+
+
+def _read(folder: Path, config: dict[str, Any]) -> Run:
+    warnings: list[Warned] = []
+
+    def warn(text: str | None) -> None:
+        if text:
+            warnings.append(Warned(str(folder), text))
+
+    lines, problem = _lines(folder / "metrics.jsonl")
+    warn(problem)
+    result, scores = None, {}
+    if (folder / "result.json").exists():
+        result, problem = _json(folder / "result.json")
+        warn(problem)
+    if (folder / "scores.json").exists():
+        summaries, problem = _json(folder / "scores.json")
+        warn(problem)
+        for split in SPLITS:
+            if isinstance(summaries, dict) and isinstance(summaries.get(split), dict):
+                scores[split], problem = _scores(folder, split, summaries[split])
+                warn(problem)
+                for text in summaries[split].get("warnings") or []:
+                    warn(f"{split}: {text}")
+    return Run(
+        path=folder,
+        config=config,
+        train=[line for line in lines if line.get("split") == "train"],
+        valid=[line for line in lines if line.get("split") == "valid"],
+        result=result if isinstance(result, dict) else None,
+        scores=scores,
+        pictures=sorted(folder.glob("samples*.png")),
+        active=_age(folder / "metrics.jsonl") < QUIET_AFTER,
+        warnings=warnings,
+    )
+
+
+def _lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """The lines that can be read, in order of steps; a run that is being written, or was killed, may end in half a one."""
+    try:
+        texts = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return [], None  # nothing logged yet, which the run's state says
+    lines: dict[tuple[str, int], dict[str, Any]] = {}
+    bad = 0
+    for i, text in enumerate(texts):
+        try:
+            line = json.loads(text)
+            lines[str(line["split"]), int(line["step"])] = line  # after a resume the later line of a step counts
+        except (ValueError, KeyError, TypeError):
+            bad += i < len(texts) - 1
+    problem = f"metrics.jsonl: {bad} of {len(texts)} lines could not be read and are left out" if bad else None
+    return sorted(lines.values(), key=lambda line: int(line["step"])), problem
+
+
+def _scores(folder: Path, split: str, summary: dict[str, Any]) -> tuple[Scores, str | None]:
+    path = folder / f"scores-{split}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            ids = np.asarray(arrays["ids"]).astype(np.int64)
+            values = {
+                name: np.asarray(arrays[name], dtype=np.float64)
+                for name in arrays.files
+                if arrays[name].shape == ids.shape and arrays[name].dtype.kind == "f"
+            }
+        return Scores(summary, ids, values), None
+    except FileNotFoundError:
+        return Scores(summary), f"{path.name} is missing: {split} scores without pairs of examples"
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        return Scores(summary), f"{path.name} cannot be read ({type(error).__name__}): scores without pairs of examples"
+
+
+def _json(path: Path) -> tuple[Any, str | None]:
+    try:
+        return json.loads(path.read_text()), None
+    except (OSError, ValueError) as error:
+        return None, f"{path.name} cannot be read ({type(error).__name__}): run the command that wrote it again"
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return math.inf

@@ -1,0 +1,109 @@
+"""Run folders are read as they are: whole, half written, broken or doubled; the report goes on and says so."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from bsvi.report.experiments import group
+from bsvi.report.runs import find_runs, read_runs
+from tests.report.made_runs import make_run, make_runs
+
+
+def test_runs_are_found_at_any_depth_and_counted_once(tmp_path):
+    folders = make_runs(tmp_path, ["vae", "bsvi"], (0, 1), steps=100)
+    assert find_runs([tmp_path, tmp_path / "omniglot-small", folders[0]]) == sorted(folders)
+
+
+def test_scores_are_read_with_their_examples(tmp_path):
+    folder = make_run(tmp_path, "bsvi", 0, steps=100)
+    (run,), warnings = read_runs([folder])
+    test = run.scores["test"]
+    assert run.state == "scored" and not warnings and not run.warnings
+    assert test.mean("log_likelihood") == pytest.approx(test.values["log_likelihood"].mean())
+    assert test.mean("iwae_2500") == pytest.approx(test.values["iwae_2500"].mean())
+    assert test.particles == [500, 1000, 1500, 2000, 2500] and test.mean("nothing") is None
+    assert run.per_step("decoder_calls") == 10 and run.per_step("seconds") == pytest.approx(0.095)
+
+
+def test_half_a_last_line_is_no_reason_to_worry_but_a_broken_one_before_is(tmp_path):
+    folder = make_run(tmp_path, "svi", 0, steps=200, ended=False)
+    metrics = folder / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole + '{"split": "train", "st')
+    (run,), _ = read_runs([tmp_path])
+    assert run.state == "running" and run.steps == 200 and not run.warnings
+    metrics.write_text("not json\n" + whole)
+    (run,), _ = read_runs([tmp_path])
+    assert run.steps == 200 and "1 of" in run.warnings[0].text
+
+
+def test_a_run_that_no_longer_writes_is_called_stopped(tmp_path):
+    folder = make_run(tmp_path, "svi", 0, steps=200, ended=False)
+    os.utime(folder / "metrics.jsonl", (0, 0))
+    assert read_runs([tmp_path])[0][0].state == "stopped"
+    (folder / "metrics.jsonl").unlink()
+    assert read_runs([tmp_path])[0][0].state == "no metrics yet"
+
+
+def test_after_a_resume_the_later_line_of_a_step_counts(tmp_path):
+    folder = make_run(tmp_path, "vae", 0, steps=40)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    again = json.loads(lines[0]) | {"bound": 123.0}
+    (folder / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(again)]) + "\n")
+    (run,), _ = read_runs([tmp_path])
+    assert [line["step"] for line in run.train] == [20, 40] and run.train[0]["bound"] == 123.0
+
+
+@pytest.mark.parametrize("file", ["config.json", "result.json", "scores.json", "scores-test.npz", "metrics.jsonl"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\x00\xff\xfe", b"[]", b"null"])
+def test_a_broken_file_becomes_a_warning_and_never_a_crash(tmp_path, file, content):
+    make_run(tmp_path, "vae", 0, steps=100)
+    broken = make_run(tmp_path, "bsvi", 0, steps=100)
+    (broken / file).write_bytes(content)
+    runs, warnings = read_runs([tmp_path])
+    experiments = group(runs)
+    assert any(run.method == "vae" for run in runs)
+    if file != "metrics.jsonl" and content != b"null" and (file, content) != ("result.json", b"[]"):
+        told = warnings + experiments[0].warnings
+        assert file == "scores.json" or any(str(broken) in warned.where for warned in told)
+
+
+def test_the_same_run_twice_counts_once_and_says_so(tmp_path):
+    folder = make_run(tmp_path, "vae", 0, steps=100)
+    shutil.copytree(folder, tmp_path / "copy")
+    (experiment,) = group(read_runs([tmp_path])[0])
+    assert len(experiment.runs) == 1 and "left out" in experiment.warnings[0].text
+
+
+def test_other_settings_become_a_row_of_their_own_named_by_the_difference(tmp_path):
+    make_runs(tmp_path / "a", ["vae", "bsvi"], (0, 1), steps=100)
+    make_runs(tmp_path / "b", ["bsvi"], (0, 1), steps=100, config={"svi.lr": 0.1})
+    make_runs(tmp_path / "c", ["bsvi"], (0,), steps=100, k=20)
+    (experiment,) = group(read_runs([tmp_path])[0])
+    assert [row.label for row in experiment.rows] == ["VAE", "BSVI-k", "BSVI-k (k = 20)", "BSVI-k (svi.lr = 0.1)"]
+    assert [len(row.runs) for row in experiment.rows] == [2, 2, 1, 2]
+    assert experiment.row("bsvi").variant == "" and experiment.row("iwae") is None
+
+
+def test_numbers_that_do_not_belong_together_are_warned_about(tmp_path):
+    one, other = make_runs(tmp_path, ["vae", "bsvi"], (0,), steps=100)
+    config = json.loads((one / "config.json").read_text())
+    config["data"]["sha256"] = "e" * 64
+    (one / "config.json").write_text(json.dumps(config))
+    scores = json.loads((other / "scores.json").read_text())
+    scores["test"] |= {"k": 50, "checkpoint_step": 10, "warnings": ["the bound still rises with k"]}
+    (other / "scores.json").write_text(json.dumps(scores))
+    (experiment,) = group(read_runs([tmp_path])[0])
+    told = " | ".join(warned.text for warned in experiment.warnings)
+    for expected in ("2 different data sets", "steps k: 50, 500", "of step 10", "still rises"):
+        assert expected in told
+
+
+def test_values_that_are_no_numbers_are_no_numbers(tmp_path):
+    folder = make_run(tmp_path, "vae", 0, steps=100)
+    np.savez(folder / "scores-test.npz", ids=np.arange(3), log_likelihood=np.array(["a", "b", "c"]))
+    (run,), _ = read_runs([tmp_path])
+    assert run.scores["test"].values == {}
