@@ -1,0 +1,63 @@
+"""The intervals cover what they say: seeds and examples both vary, and both are crossed."""
+
+import numpy as np
+import pytest
+
+from bsvi.report.intervals import crossed, over_seeds
+
+
+def coverage(seeds, examples, seed_sd, example_sd, rest_sd, repetitions=2000):
+    noise = np.random.default_rng([seeds, examples, int(100 * seed_sd)])
+    hits = []
+    for _ in range(repetitions):
+        d = seed_sd * noise.normal(size=(seeds, 1)) + example_sd * noise.normal(size=(1, examples))
+        interval = crossed(d + rest_sd * noise.normal(size=(seeds, examples)))
+        hits.append(interval.low <= 0 <= interval.high)
+    return np.mean(hits)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "examples", "seed_sd", "example_sd", "rest_sd"),
+    [
+        (4, 200, 0.3, 1.0, 1.0),  # the luck of training matters most
+        (4, 200, 0.05, 1.0, 1.0),  # seeds and examples matter alike
+        (4, 200, 0.0, 1.0, 1.0),  # only the examples matter
+        (2, 100, 0.2, 1.0, 1.0),
+        (8, 30, 0.2, 1.0, 2.0),
+    ],
+)
+def test_the_crossed_interval_covers_at_its_nominal_rate(seeds, examples, seed_sd, example_sd, rest_sd):
+    assert 0.92 <= coverage(seeds, examples, seed_sd, example_sd, rest_sd) <= 0.99
+
+
+def test_the_naive_interval_over_all_values_would_not_cover():
+    noise = np.random.default_rng(0)
+    hits = []
+    for _ in range(500):
+        d = 0.3 * noise.normal(size=(4, 1)) + noise.normal(size=(1, 200)) + noise.normal(size=(4, 200))
+        hits.append(abs(d.mean()) <= 1.96 * d.std() / d.size**0.5)
+    assert np.mean(hits) < 0.5  # what `crossed` is for
+
+
+def test_two_parts_share_their_seeds_but_not_their_examples():
+    noise = np.random.default_rng(3)
+    hits = []
+    for _ in range(1500):
+        luck = 0.3 * noise.normal(size=(4, 1))
+        train = luck + noise.normal(size=(1, 80)) + noise.normal(size=(4, 80))
+        test = 0.5 * luck + noise.normal(size=(1, 120)) + noise.normal(size=(4, 120))
+        interval = crossed(train, -test)
+        hits.append(interval.low <= 0 <= interval.high)
+    assert 0.92 <= np.mean(hits) <= 0.99
+
+
+def test_one_seed_says_that_it_knows_nothing_of_seeds():
+    one = crossed(np.random.default_rng(0).normal(size=(1, 50)))
+    assert not one.knows_seeds and one.low < one.mean < one.high
+    assert not over_seeds([1.0]).knows_seeds and np.isnan(over_seeds([1.0]).low)
+
+
+def test_the_example_effect_alone_does_not_shrink_with_more_seeds():
+    example = np.random.default_rng(1).normal(size=(1, 100))
+    few, many = (crossed(np.repeat(example, seeds, axis=0)) for seeds in (2, 50))
+    assert few.high - few.low == pytest.approx(many.high - many.low, rel=0.05)
