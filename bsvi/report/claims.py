@@ -1,0 +1,218 @@
+"""The paper's claims, each as one line: claim, difference, interval, and whether it holds in these runs."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bsvi.report import measures, paper
+from bsvi.report.cells import plain
+from bsvi.report.experiments import Experiment
+from bsvi.report.intervals import Interval
+from bsvi.report.measures import Measured
+
+HOLDS, NOT_SHOWN, CONTRADICTED = "holds", "not shown", "contradicted"
+# "Close" and "at least" need a smallest difference that matters. The largest one that the paper calls not appreciable
+# is 0.26% of the log-likelihood (SVHN, BSVI-k-π against BSVI-k); estimates of one model's likelihood are held tighter.
+MARGIN = 0.003
+MARGIN_OF_ESTIMATES = 0.0003
+MARGIN_OF_TIME = math.log(1.1)
+_BUFFERED = ("bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, where, how it is measured, and what would settle it.
+
+    kind    'greater' (above 0), 'at least' (above -margin) or 'close' (within the margin)
+    margin  a share of the experiment's log-likelihood, or a number where `relative` is False
+    """
+
+    text: str
+    where: str
+    kind: str
+    measure: Callable[[Experiment], Measured]
+    score: str = ""  # the paper's own difference is this column's, `method` minus `other`
+    method: str = ""
+    other: str = ""
+    margin: float = 0.0
+    relative: bool = True
+    ratio: bool = False  # the difference is one of logarithms, shown as a ratio
+    unit: str = "nats"
+    what: str = ""  # what the difference is between, where it is not `method` minus `other`
+
+    @property
+    def subject(self) -> str:
+        """What is measured, in words: 'SVI-k′ minus BSVI-k, Reconstruction*'."""
+        score = paper.SCORES.get(self.score, "")
+        return self.what or f"{paper.LABELS[self.method]} minus {paper.LABELS[self.other]}, {score}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One claim as these runs show it."""
+
+    claim: Claim
+    interval: Interval | None
+    margin: float
+    verdict: str
+    note: str
+    paper: str  # the paper's own difference, '' where it prints none
+
+
+def verdict(kind: str, interval: Interval | None, margin: float) -> str:
+    """'holds' if the whole interval says so, 'contradicted' if the whole interval denies it, else 'not shown'.
+
+    With one seed the interval leaves out the luck of training, so nothing is shown either way.
+
+    >>> verdict("greater", Interval(0.5, 0.2, 0.8, seeds=4), 0.0), verdict("close", Interval(0.5, 0.2, 0.8, 4), 0.3)
+    ('holds', 'not shown')
+    """
+    if interval is None or not interval.knows_seeds or not math.isfinite(interval.low + interval.high):
+        return NOT_SHOWN
+    low, high = interval.low, interval.high
+    if kind == "greater":
+        return HOLDS if low > 0 else CONTRADICTED if high < 0 else NOT_SHOWN
+    if kind == "at least":
+        return HOLDS if low >= -margin else CONTRADICTED if high < -margin else NOT_SHOWN
+    if kind == "close":
+        return (
+            HOLDS
+            if -margin <= low and high <= margin
+            else CONTRADICTED
+            if low > margin or high < -margin
+            else NOT_SHOWN
+        )
+    raise ValueError(f"a claim is 'greater', 'at least' or 'close', got {kind!r}")
+
+
+def check(experiment: Experiment) -> list[Line]:
+    """Every claim of the paper against one experiment's runs."""
+    scale = _scale(experiment)
+    lines = []
+    for claim in CLAIMS:
+        measured = claim.measure(experiment)
+        margin = claim.margin * scale if claim.relative else claim.margin
+        found = verdict(claim.kind, measured.interval, margin)
+        note = measured.note
+        if measured.interval is not None and not measured.interval.knows_seeds and "one seed" not in note:
+            note = "; ".join(filter(None, [note, "one seed"]))
+        lines.append(Line(claim, measured.interval, margin, found, note, _papers(claim, experiment.dataset)))
+    return lines
+
+
+def _scale(experiment: Experiment) -> float:
+    means = [abs(mean) for row in experiment.rows for mean in row.means("test", "log_likelihood")]
+    if not means:  # before the first evaluation, the validation bounds are of the same size
+        bests = [(run.result or {}).get("best_valid_bound") for run in experiment.runs]
+        means = [abs(float(best)) for best in bests if isinstance(best, int | float) and math.isfinite(best)]
+    return sum(means) / len(means) if means else 0.0
+
+
+def _papers(claim: Claim, dataset: str | None) -> str:
+    """The paper's difference on this data set; on all three, in its order, where the data are not the paper's."""
+    names = [dataset] if dataset else list(paper.TITLES)
+    parts = [plain(_papers_difference(claim, name), sign=True) for name in names if claim.score]
+    return " / ".join(parts)
+
+
+def _papers_difference(claim: Claim, dataset: str) -> float:
+    if claim.score == "gap":
+        gaps = [paper.difference(dataset, "log_likelihood", claim.method, claim.other, s) for s in ("train", "test")]
+        return (gaps[0] or 0.0) - (gaps[1] or 0.0)
+    if claim.score == "tightness":
+        rows = paper.iwae_tables()[dataset].rows.values()
+        return sum(row[""].value - row["2500"].value for row in rows) / len(rows)
+    return paper.difference(dataset, claim.score, claim.method, claim.other) or 0.0
+
+
+def _score(text: str, where: str, kind: str, method: str, other: str, score: str = "log_likelihood") -> Claim:
+    """A claim about the difference in a score of two methods."""
+
+    def measure(experiment: Experiment) -> Measured:
+        return measures.difference(experiment, score, method, other)
+
+    return Claim(text, where, kind, measure, score, method, other, 0.0 if kind == "greater" else MARGIN)
+
+
+CLAIMS = (
+    _score("BSVI-k beats SVI-k′", "6.2, app. B", "greater", "bsvi", "svi"),
+    _score("BSVI-k-SIR beats SVI-k′", "6.2", "greater", "bsvi-sir", "svi"),
+    _score("SVI-k′ beats the VAE", "6.2", "greater", "svi", "vae"),
+    _score("BSVI-k is at least as good as IWAE-k′", "6.2, app. B", "at least", "bsvi", "iwae"),
+    Claim(
+        "BSVI-500 is at least as tight as IWAE-2500",
+        "app. C",
+        "at least",
+        measures.tightness,
+        score="tightness",
+        what="BSVI-500 minus IWAE-2500 on the same models",
+        margin=MARGIN_OF_ESTIMATES,
+    ),
+    _score("BSVI-k-SIR is close to BSVI-k", "5, app. B", "close", "bsvi-sir", "bsvi"),
+    _score("Double sampling makes little difference", "4.2, 6.2", "close", "bsvi-ds", "bsvi"),
+    _score("Learning π makes little difference", "6.2, 6.5", "close", "bsvi-pi", "bsvi"),
+    _score("Learning π makes little difference with SIR", "6.2, 6.5", "close", "bsvi-sir-pi", "bsvi-sir"),
+    Claim(
+        "SIR regularises: BSVI-k overfits more than BSVI-k-SIR",
+        "6.3",
+        "greater",
+        lambda experiment: measures.gap_difference(experiment, "bsvi", "bsvi-sir"),
+        score="gap",
+        what="training minus test log-likelihood, BSVI-k minus BSVI-k-SIR",
+        method="bsvi",
+        other="bsvi-sir",
+    ),
+    _score("KL* of BSVI-k is above that of SVI-k′", "6.4, app. B", "greater", "bsvi", "svi", "kl"),
+    _score("KL* of BSVI-k-SIR is above that of SVI-k′", "6.4", "greater", "bsvi-sir", "svi", "kl"),
+    _score(
+        "Reconstruction* of BSVI-k is below that of SVI-k′",
+        "6.4, app. B",
+        "greater",
+        "svi",
+        "bsvi",
+        "reconstruction",
+    ),
+    _score(
+        "Reconstruction* of BSVI-k-SIR is below that of SVI-k′",
+        "6.4",
+        "greater",
+        "svi",
+        "bsvi-sir",
+        "reconstruction",
+    ),
+    Claim(
+        "In training BSVI-k is at least SVI-k",
+        "6.5",
+        "at least",
+        lambda experiment: measures.in_training(experiment, "bsvi_k", "svi_k", _BUFFERED),
+        what="BSVI-k bound minus SVI-k bound, second half of training, BSVI methods",
+        margin=MARGIN_OF_ESTIMATES,
+    ),
+    Claim(
+        "In training SVI-k is at least SVI-0",
+        "6.5",
+        "at least",
+        lambda experiment: measures.in_training(experiment, "svi_k", "svi_0", _BUFFERED),
+        what="SVI-k bound minus SVI-0 bound, second half of training, BSVI methods",
+        margin=MARGIN_OF_ESTIMATES,
+    ),
+    Claim(
+        "π moves to later proposals: buffer weight average above 1/2",
+        "6.5",
+        "greater",
+        lambda experiment: measures.in_training(experiment, "buffer_weight_average", 0.5, ("bsvi-pi", "bsvi-sir-pi")),
+        what="buffer weight average minus 1/2, second half of training, learned π",
+        unit="",
+    ),
+    Claim(
+        "BSVI-k-SIR takes the same time per step as SVI-k′ (within 10%)",
+        "5",
+        "close",
+        lambda experiment: measures.time_ratio(experiment, "bsvi-sir", "svi"),
+        what="seconds per step, BSVI-k-SIR divided by SVI-k′",
+        margin=MARGIN_OF_TIME,
+        relative=False,
+        ratio=True,
+        unit="times",
+    ),
+)

@@ -1,0 +1,204 @@
+"""What the claims are measured by: paired differences between methods over the same seeds and the same examples."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from bsvi.report.experiments import Experiment, Row
+from bsvi.report.intervals import Interval, crossed, over_seeds
+from bsvi.report.paper import LABELS
+from bsvi.report.runs import Run, Scores, number
+
+Pair = tuple[Run, Run]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A difference with its interval, or None with the reason, and what a reader should know about it."""
+
+    interval: Interval | None
+    note: str = ""
+
+
+def difference(experiment: Experiment, score: str, method: str, other: str, split: str = "test") -> Measured:
+    """The mean of `score` of `method` minus that of `other`, paired by seed and by example."""
+    pairs = _pairs(experiment, method, other, lambda run: split in run.scores)
+    if isinstance(pairs, str):
+        return Measured(None, f"{pairs} with {split} scores")
+    return compare(pairs, score, split)
+
+
+def rows_difference(row: Row, other: Row, score: str, split: str = "test") -> Measured:
+    """The same for two rows of a table."""
+    pairs = _by_seed(row.scored(split), other.scored(split))
+    return compare(pairs, score, split) if pairs else Measured(None, "no seed in common")
+
+
+def compare(pairs: list[Pair], score: str, split: str) -> Measured:
+    """The paired difference over examples and seeds; over seeds alone where values per example are missing."""
+    values = _matrix([(run, score, other, score) for run, other in pairs], split)
+    if isinstance(values, str):
+        means = [(run.scores[split].mean(score), other.scores[split].mean(score)) for run, other in pairs]
+        known = [one - two for one, two in means if one is not None and two is not None]
+        return Measured(over_seeds(known), f"{values}: over seeds alone") if known else Measured(None, f"no {score}")
+    return _crossed(values)
+
+
+def gap_difference(experiment: Experiment, method: str, other: str) -> Measured:
+    """How much further `method`'s training likelihood is above its test likelihood than `other`'s: overfitting."""
+    pairs = _pairs(experiment, method, other, lambda run: {"train", "test"} <= set(run.scores))
+    if not isinstance(pairs, str):
+        sides = [(run, "log_likelihood", other_run, "log_likelihood") for run, other_run in pairs]
+        train, test = _matrix(sides, "train"), _matrix(sides, "test")
+        if not isinstance(train, str) and not isinstance(test, str):
+            return _crossed(train, -test)
+    pairs = _pairs(experiment, method, other, lambda run: bool(run.train and run.valid))
+    if isinstance(pairs, str):
+        return Measured(None, f"{pairs} with training and validation curves")
+    gaps = [_curve_gaps(run, other_run) for run, other_run in pairs]
+    known = [gap for gap in gaps if gap is not None]
+    if not known:
+        return Measured(None, "no validation at beta = 1 yet")
+    return Measured(over_seeds(known), "from the curves (training minus validation bound), over seeds alone")
+
+
+def tightness(experiment: Experiment, particles: int = 2500) -> Measured:
+    """The BSVI estimate minus IWAE's on the same models and examples, averaged over the methods that share a seed."""
+    name, split = f"iwae_{particles}", "test"
+    by_method: dict[str, Measured] = {}
+    by_seed: dict[int, list[Run]] = {}
+    for row in experiment.rows:
+        runs = [run for run in row.scored(split) if name in run.scores[split].values]
+        if runs and not row.variant:
+            by_method[row.method] = _tight(runs, name, split)
+            for run in runs:
+                by_seed.setdefault(run.seed, []).append(run)
+    if not by_seed:
+        return Measured(None, f"needs test scores with IWAE-{particles}")
+    methods = {run.method for runs in by_seed.values() for run in runs}
+    whole = {seed: runs for seed, runs in by_seed.items() if {run.method for run in runs} == methods}
+    matrices = [_tight_matrix(runs, name, split) for runs in (whole or by_seed).values()]
+    means = [matrix.mean(axis=0) for matrix in matrices if not isinstance(matrix, str)]
+    if len(means) < len(matrices) or len({mean.shape for mean in means}) > 1:
+        return Measured(None, "the methods were scored on different examples")
+    known = {method: entry.interval.mean for method, entry in by_method.items() if entry.interval}
+    lowest = min(known, key=lambda method: known[method])
+    return Measured(
+        _crossed(np.stack(means)).interval, f"lowest for {LABELS.get(lowest, lowest)} ({known[lowest]:+.3f})"
+    )
+
+
+def in_training(experiment: Experiment, name: str, minus: str | float, methods: tuple[str, ...]) -> Measured:
+    """The mean over the second half of training (beta = 1) of one metric minus another, averaged over methods by seed."""
+    by_seed: dict[int, list[float]] = {}
+    for method in methods:
+        row = experiment.row(method)
+        for run in row.runs if row else []:
+            value = late_mean(run, name, minus)
+            if value is not None:
+                by_seed.setdefault(run.seed, []).append(value)
+    if not by_seed:
+        return Measured(None, f"needs training metrics of {' or '.join(methods)}")
+    most = max(len(values) for values in by_seed.values())  # seeds with fewer methods would mix two differences
+    return Measured(over_seeds([float(np.mean(values)) for values in by_seed.values() if len(values) == most]))
+
+
+def late_mean(run: Run, name: str, minus: str | float = 0.0) -> float | None:
+    """The mean of `name` minus `minus` over the run's second half, at beta = 1 only: before, a number is not a bound."""
+    last = max((line["step"] for line in run.train), default=0)
+    values = []
+    for line in run.train:
+        one, two = number(line.get(name)), number(line.get(minus)) if isinstance(minus, str) else minus
+        if one is not None and two is not None and line["step"] > last / 2 and _is_bound(line):
+            values.append(one - two)
+    return float(np.mean(values)) if values else None
+
+
+def time_ratio(experiment: Experiment, method: str, other: str) -> Measured:
+    """The logarithm of the ratio of the two methods' seconds per step, over seeds."""
+    pairs = _pairs(experiment, method, other, lambda run: bool(run.per_step("seconds")))
+    if isinstance(pairs, str):
+        return Measured(None, f"{pairs} with times")
+    logs = [math.log((a.per_step("seconds") or 1.0) / (b.per_step("seconds") or 1.0)) for a, b in pairs]
+    return Measured(over_seeds(logs), "as timed in these runs; other work on the machine moves it")
+
+
+def _pairs(experiment: Experiment, method: str, other: str, usable: Callable[[Run], bool]) -> list[Pair] | str:
+    one, two = experiment.row(method), experiment.row(other)
+    runs = [[run for run in row.runs if usable(run)] if row else [] for row in (one, two)]
+    pairs = _by_seed(runs[0], runs[1])
+    if pairs:
+        return pairs
+    missing = [LABELS[name] for name, mine in ((method, runs[0]), (other, runs[1])) if not mine]
+    return f"needs runs of {' and '.join(missing)}" if missing else "needs a seed in common"
+
+
+def _by_seed(runs: list[Run], others: list[Run]) -> list[Pair]:
+    seeds = {run.seed: run for run in others}
+    return [(run, seeds[run.seed]) for run in runs if run.seed in seeds]
+
+
+def _matrix(rows: list[tuple[Run, str, Run, str]], split: str) -> Float[np.ndarray, "seeds examples"] | str:
+    """One row per pair of runs: a's score minus b's, on the examples that all of them have; else why not."""
+    scores = [(a.scores[split], left, b.scores[split], right) for a, left, b, right in rows]
+    both = [entry for one, _, two, _ in scores for entry in (one, two)]
+    if len({str(entry.summary.get("data_sha256")) for entry in both}) > 1:
+        return "the scores are of different data"
+    if any(left not in one.values or right not in two.values for one, left, two, right in scores):
+        return "without values per example"
+    ids = [entry.ids for entry in both if entry.ids is not None]
+    shared = ids[0]
+    for other in ids[1:]:
+        shared = np.intersect1d(shared, other)
+    if len(shared) < 2:
+        return "no two examples in common"
+
+    return np.stack([_of(a, x, shared) - _of(b, y, shared) for a, x, b, y in scores])
+
+
+def _of(scores: Scores, name: str, ids: Int[np.ndarray, "shared"]) -> Float[np.ndarray, "shared"]:
+    position = {int(example): i for i, example in enumerate(scores.ids if scores.ids is not None else [])}
+    return scores.values[name][[position[int(example)] for example in ids]]
+
+
+def _crossed(*parts: Float[np.ndarray, "seeds _"]) -> Measured:
+    bad = sum(int((~np.isfinite(part)).any(axis=0).sum()) for part in parts)
+    if bad:
+        return Measured(None, f"{bad} examples have values that are not finite")
+    interval = crossed(*parts)
+    return Measured(interval, "" if interval.knows_seeds else "one seed: the interval covers examples alone")
+
+
+def _tight(runs: list[Run], name: str, split: str) -> Measured:
+    matrix = _tight_matrix(runs, name, split)
+    return Measured(None, matrix) if isinstance(matrix, str) else _crossed(matrix)
+
+
+def _tight_matrix(runs: list[Run], name: str, split: str) -> Float[np.ndarray, "seeds examples"] | str:
+    return _matrix([(run, "log_likelihood", run, name) for run in runs], split)
+
+
+def _curve_gaps(run: Run, other: Run) -> float | None:
+    """Training minus validation bound of one run less the other's, both at the last step that both have validated."""
+    steps = {int(line["step"]) for line in run.valid} & {int(line["step"]) for line in other.valid}
+    if not steps:
+        return None
+    gaps = [_gap_at(one, max(steps)) for one in (run, other)]
+    return gaps[0] - gaps[1] if gaps[0] is not None and gaps[1] is not None else None
+
+
+def _gap_at(run: Run, step: int) -> float | None:
+    valid = next((number(line.get("bound")) for line in run.valid if line["step"] == step), None)
+    window = [line for line in run.train if 0.9 * step <= line["step"] <= step]
+    bounds = [number(line.get("bound")) for line in window if _is_bound(line)]
+    known = [bound for bound in bounds if bound is not None]
+    return float(np.mean(known)) - valid if known and valid is not None else None
+
+
+def _is_bound(line: dict[str, Any]) -> bool:
+    beta = number(line.get("beta"))
+    return beta is None or beta >= 1
