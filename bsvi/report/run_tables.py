@@ -1,0 +1,84 @@
+"""Tables about the runs themselves: what each method cost, and the state that each run is in."""
+
+import math
+
+from bsvi.report.cells import MISSING, Cell, Column, Table, mean_and_deviation, plain
+from bsvi.report.experiments import Experiment
+from bsvi.report.runs import number
+from bsvi.report.tables import slug
+
+
+def cost_table(experiment: Experiment) -> Table | None:
+    """Decoder calls and time per step, and their ratio to the VAE, beside the log-likelihood."""
+    rows = [row for row in experiment.rows if any(run.per_step("seconds") for run in row.runs)]
+    if not rows:
+        return None
+    reference = experiment.row("vae")
+    base = _mean([run.per_step("seconds") for run in reference.runs]) if reference else None
+    cells = []
+    for row in rows:
+        calls, seconds = (_mean([run.per_step(name) for run in row.runs]) for name in ("decoder_calls", "seconds"))
+        total = _mean([number((run.result or {}).get("seconds")) for run in row.runs])
+        ratio = seconds / base if seconds and base else None
+        cells.append(
+            [
+                Cell(row.label),
+                _cell(calls, 0 if calls is None or calls == round(calls) else 1),
+                _cell(seconds and seconds * 1000, 1),
+                _cell(ratio, 2),
+                _cell(_mean([float(run.steps) for run in row.runs]), 0),
+                _cell(total and total / 60, 1),
+                mean_and_deviation(row.means("test", "log_likelihood")),
+            ]
+        )
+    names = ["decoder calls per step", "ms per step", "time, ratio to VAE", "steps", "minutes", "test log-likelihood"]
+    return Table(
+        name=f"{slug(experiment.name)}-cost",
+        title=f"Cost, {experiment.name}",
+        caption="Means over seeds. Decoder calls are per example; times are those of these runs on their machine.",
+        columns=[Column("Model", numeric=False)] + [Column(name) for name in names],
+        rows=cells,
+    )
+
+
+def runs_table(experiment: Experiment) -> Table:
+    """Every run: state, steps, best validation bound, and where it lies."""
+    cells = []
+    for row in experiment.rows:
+        for run in row.runs:
+            best = number((run.result or {}).get("best_valid_bound"))
+            bests = [number(line.get("bound")) for line in run.valid]
+            best = max((bound for bound in bests if bound is not None), default=None) if best is None else best
+            seconds = number((run.result or {}).get("seconds")) or number(
+                run.train[-1].get("seconds") if run.train else None
+            )
+            cells.append(
+                [
+                    Cell(row.label),
+                    Cell(str(run.seed), {"": run.seed}),
+                    Cell(run.state, mark=run.state),
+                    Cell(f"{run.steps:,}", {"": run.steps}),
+                    _cell(best, 2),
+                    _cell(seconds and seconds / 60, 1),
+                    Cell(str((run.result or {}).get("stopped", MISSING))),
+                    Cell(str(run.path)),
+                ]
+            )
+    titles = [("Model", False), ("seed", True), ("state", False), ("steps", True), ("best validation bound", True)]
+    titles += [("minutes", True), ("stopped by", False), ("folder", False)]
+    return Table(
+        name=f"{slug(experiment.name)}-runs",
+        title=f"Runs, {experiment.name}",
+        caption="The bound is the method's own, so only seeds of one method compare.",
+        columns=[Column(title, numeric=numeric) for title, numeric in titles],
+        rows=cells,
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _cell(value: float | None, digits: int) -> Cell:
+    return Cell() if value is None else Cell(plain(value, digits), {"": value})

@@ -1,0 +1,229 @@
+"""The report's tables, in the paper's layout: scores, IWAE comparison, paired differences, claims."""
+
+import math
+import re
+from dataclasses import replace
+
+from bsvi.report import paper
+from bsvi.report.cells import MISSING, Cell, Column, Table, difference_cell, mean_and_deviation, plain
+from bsvi.report.claims import Line
+from bsvi.report.experiments import Experiment, Row
+from bsvi.report.measures import rows_difference
+
+REFERENCES = ("vae", "iwae", "svi", "bsvi")  # the methods that others are compared with
+_SETS = {"test": "Test set", "train": "Training set", "valid": "Validation set"}
+_OURS, _PAPERS = "these runs", "the paper"
+
+
+def slug(text: str) -> str:
+    """A text as the name of a file or an anchor.
+
+    >>> slug("Omniglot (small)/β")
+    'omniglot-small'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
+
+
+def scores_table(experiment: Experiment, split: str) -> Table | None:
+    """Log-likelihood, ELBO*, KL*, Reconstruction* by method, the best in bold (appendix B); None without scores."""
+    rows = [row for row in experiment.rows if row.scored(split)]
+    if not rows:
+        return None
+    printed = paper.score_tables().get((experiment.dataset or "", split))
+    columns = [Column("Model", numeric=False), Column("seeds")] + [
+        Column(title, _OURS) for title in paper.SCORES.values()
+    ]
+    columns += [Column(title, _PAPERS) for title in paper.SCORES.values()] if printed else []
+    best = {score: _best(score, {row.label: row.means(split, score) for row in rows}) for score in paper.SCORES}
+    papers_best = _papers_best(printed, rows) if printed else {}
+    cells = []
+    for row in rows:
+        line = [Cell(row.label), Cell(str(len(row.scored(split))), {"": len(row.scored(split))})]
+        line += [mean_and_deviation(row.means(split, score), row.label in best[score]) for score in paper.SCORES]
+        for score in paper.SCORES if printed else ():
+            line.append(_printed(printed, row, score, papers_best))
+        cells.append(line)
+    notes = [printed.erratum] if printed and printed.erratum else []
+    return Table(
+        name=f"{slug(experiment.name)}-scores-{split}",
+        title=f"{_SETS[split]}, {experiment.name}",
+        caption=f"Mean ± standard deviation over seeds, in nats; the best in bold. {_estimators(rows, split)} "
+        f"{_beside(experiment, printed)}",
+        columns=columns,
+        rows=cells,
+        notes=notes,
+    )
+
+
+def iwae_table(experiment: Experiment, split: str = "test") -> Table | None:
+    """BSVI-500 beside IWAE with more and more particles, the tightest of a row in bold (appendix C)."""
+    scores = {run.path: run.scores[split] for run in experiment.runs if split in run.scores}
+    particles = sorted({count for entry in scores.values() for count in entry.particles})
+    rows = [row for row in experiment.rows if row.scored(split)]
+    if not particles or not rows:
+        return None
+    printed = paper.iwae_tables().get(experiment.dataset or "") if split == "test" else None
+    names = ["log_likelihood"] + [f"iwae_{count}" for count in particles]
+    titles = [f"BSVI-{_steps(rows, split)}"] + [f"IWAE-{count}" for count in particles]
+    papers = ["", "500", "1000", "1500", "2000", "2500"] if printed else []
+    columns = [Column("Model", numeric=False)] + [Column(title, _OURS) for title in titles]
+    columns += [Column(f"IWAE-{name}" if name else "BSVI-500", _PAPERS) for name in papers]
+    cells = []
+    for row in rows:
+        line = _tightest([mean_and_deviation(row.means(split, name)) for name in names])
+        theirs = _tightest([_papers_estimate(printed, row, name) for name in papers]) if printed else []
+        cells.append([Cell(row.label), *line, *theirs])
+    return Table(
+        name=f"{slug(experiment.name)}-iwae-{split}",
+        title=f"Estimates of the log-likelihood, {experiment.name}, {split} set",
+        caption="Both are lower bounds, so the higher is the tighter (bold unless tied). Mean ± standard deviation over "
+        f"seeds. {_beside(experiment, printed)}",
+        columns=columns,
+        rows=cells,
+        notes=[printed.erratum] if printed and printed.erratum else [],
+    )
+
+
+def differences_table(experiment: Experiment, split: str = "test") -> Table | None:
+    """Each method's log-likelihood minus that of the reference methods, paired, with 95% intervals."""
+    rows = [row for row in experiment.rows if row.scored(split)]
+    references = [row for row in (experiment.row(name) for name in REFERENCES) if row is not None and row in rows]
+    if len(rows) < 2 or not references:
+        return None
+    cells = []
+    for row in rows:
+        line = [Cell(row.label)]
+        for other in references:
+            measured = rows_difference(row, other, "log_likelihood", split).interval if row is not other else None
+            clear = measured is not None and measured.knows_seeds and (measured.low > 0 or measured.high < 0)
+            cell = difference_cell(measured)
+            line.append(Cell(cell.text, cell.numbers, bold=clear))
+        cells.append(line)
+    return Table(
+        name=f"{slug(experiment.name)}-differences-{split}",
+        title=f"Paired differences in log-likelihood, {experiment.name}, {split} set",
+        caption="Row minus column, in nats, over the same seeds and examples, with 95% intervals for new seeds and new "
+        "examples; bold where the interval leaves out 0 and there is more than one seed.",
+        columns=[Column("Model", numeric=False)] + [Column(f"minus {row.label}") for row in references],
+        rows=cells,
+    )
+
+
+def claims_table(experiment: Experiment, lines: list[Line]) -> Table:
+    """One line per claim of the paper: difference, interval, verdict."""
+    cells = []
+    for line in lines:
+        digits = 3 if line.interval is not None and line.interval.high - line.interval.low < 0.04 else 2
+        cell = difference_cell(line.interval, line.claim.ratio, digits)
+        unit = f" {line.claim.unit}" if cell.numbers and line.claim.unit not in ("", "times") else ""
+        cells.append(
+            [
+                Cell(line.claim.text, detail=line.claim.subject),
+                Cell(cell.text + unit, cell.numbers),
+                Cell(line.verdict, mark=line.verdict, detail=line.note),
+                Cell(_margin(line)),
+                Cell(line.paper or MISSING),
+                Cell(line.claim.where),
+            ]
+        )
+    titles = [("Claim", False), ("Difference [95%]", True), ("Verdict", False), ("Needed", False)]
+    papers = paper.TITLES[experiment.dataset] if experiment.dataset else " / ".join(paper.TITLES.values())
+    titles += [(f"The paper's: {papers}", False), ("Section", False)]
+    return Table(
+        name=f"{slug(experiment.name)}-claims",
+        title=f"Claims of the paper in these runs, {experiment.name}",
+        caption="A claim holds if the whole 95% interval says so and is contradicted if the whole interval denies it. "
+        "“Close” and “at least” allow the margin given. About one in twenty intervals misses by chance.",
+        columns=[Column(title, numeric=numeric) for title, numeric in titles],
+        rows=cells,
+        kind="claims",
+    )
+
+
+def papers_tables() -> list[Table]:
+    """All tables of the paper with their errata, for pages that have none of its data sets beside them."""
+    tables = []
+    for printed in [*paper.score_tables().values(), *paper.iwae_tables().values()]:
+        estimates = "" in printed.rows["vae"]
+        names = {"": "BSVI-500"} if estimates else dict(paper.SCORES)
+        rows = [Row(method, "", []) for method in paper.ORDER]
+        best = {} if estimates else _papers_best(printed, rows)
+        cells = []
+        for row in rows:
+            entries = [_papers_estimate(printed, row, name) for name in printed.rows[row.method]] if estimates else []
+            line = _tightest(entries) or [_printed(printed, row, score, best) for score in paper.SCORES]
+            cells.append([Cell(row.label), *line])
+        tables.append(
+            Table(
+                name=slug(f"paper {printed.source.removeprefix('table:')}"),
+                title=f"The paper: {paper.TITLES[printed.dataset]}, {_SETS[printed.split].lower()}",
+                caption=f"{printed.source}. {paper.SETTING}.",
+                columns=[Column("Model", numeric=False)]
+                + [Column(names.get(n, f"IWAE-{n}")) for n in printed.rows["vae"]],
+                rows=cells,
+                notes=[printed.erratum] if printed.erratum else [],
+            )
+        )
+    return tables
+
+
+def _best(score: str, means: dict[str, list[float]]) -> set[str]:
+    known = {label: sum(values) / len(values) for label, values in means.items() if values}
+    if score not in paper.HIGHER_IS_BETTER or len(known) < 2:
+        return set()
+    top = (max if paper.HIGHER_IS_BETTER[score] else min)(known.values())
+    return {label for label, mean in known.items() if plain(mean) == plain(top)}
+
+
+def _papers_best(printed: paper.PaperTable, rows: list[Row]) -> dict[str, set[str]]:
+    methods = [row.method for row in rows if row.method in printed.rows]
+    return {score: _best(score, {m: [printed.rows[m][score].value] for m in methods}) for score in paper.SCORES}
+
+
+def _printed(printed: paper.PaperTable | None, row: Row, score: str, best: dict[str, set[str]]) -> Cell:
+    if printed is None or row.variant or row.method not in printed.rows:
+        return Cell()
+    entry = printed.rows[row.method][score]
+    numbers = {"": entry.value} | ({"sd": float(entry.deviation)} if entry.deviation else {})
+    text = entry.text.replace("-", "−") + (f" ± {entry.deviation}" if entry.deviation else "")
+    return Cell(text, numbers, bold=row.method in best[score])
+
+
+def _tightest(cells: list[Cell]) -> list[Cell]:
+    """The cells with the highest in bold, unless there is a tie as printed."""
+    heads = [cell.text.split(" ")[0] for cell in cells]
+    top = max((cell for cell in cells if cell.numbers), key=lambda cell: cell.numbers[""], default=None)
+    alone = top is not None and heads.count(top.text.split(" ")[0]) == 1
+    return [replace(cell, bold=alone and cell is top) for cell in cells]
+
+
+def _papers_estimate(printed: paper.PaperTable, row: Row, name: str) -> Cell:
+    if row.variant or row.method not in printed.rows:
+        return Cell()
+    entry = printed.rows[row.method][name]
+    return Cell(entry.text.replace("-", "−"), {"": entry.value})
+
+
+def _beside(experiment: Experiment, printed: paper.PaperTable | None) -> str:
+    if printed is None:
+        return "The paper has no such table." if experiment.dataset else "The paper has no numbers for these data."
+    return f"The paper's ({paper.TITLES[printed.dataset]}, {printed.source}): {paper.SETTING}."
+
+
+def _estimators(rows: list[Row], split: str) -> str:
+    counts = sorted({str(run.scores[split].summary.get("examples", "?")) for row in rows for run in row.scored(split)})
+    k = _steps(rows, split)
+    return f"{' or '.join(counts)} examples; log-likelihood by BSVI-{k}, ELBO* by SVI-{k}."
+
+
+def _steps(rows: list[Row], split: str) -> str:
+    return "/".join(sorted({str(run.scores[split].summary.get("k", "?")) for row in rows for run in row.scored(split)}))
+
+
+def _margin(line: Line) -> str:
+    if line.claim.kind == "greater":
+        return "above 0"
+    shown = (
+        f"{math.exp(line.margin) - 1:.0%}" if line.claim.ratio else plain(line.margin, 3 if line.margin < 0.1 else 2)
+    )
+    return f"within ±{shown}" if line.claim.kind == "close" else f"above −{shown}"
