@@ -21,8 +21,8 @@ class Data(Settings):
     name: str = Field("digits", description="digits, omniglot, svhn, fashion-mnist, or the path of your own images")
     extra: bool = Field(True, description="SVHN: also train on the 531,131 extra images, as the paper does")
     size: tuple[int, int] | None = Field(None, description="own images: resize to height and width")
-    binarise: bool | None = Field(
-        None, description="own images: draw 0/1 pixels at each visit (None: if they are grey)"
+    binarise: Literal["dynamic", "threshold", "none"] | None = Field(
+        None, description="own images: 0/1 pixels drawn at each visit, cut at one half, or grey values kept"
     )
 
 

@@ -35,6 +35,8 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "training": CORE | {"health", "runs", "state"},
     "watch": {"runs", "training", "experiments"},
     "experiments": CORE | {"methods", "nets", "data", "config", "training"},
+    "trained": {"config", "data", "experiments", "model", "runs"},
+    "pictures": {"data", "model"},
     "cli": {"commands", "__version__"},
     "__main__": {"cli"},
     "record": NOTHING,

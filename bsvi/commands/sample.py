@@ -1,0 +1,28 @@
+"""``bsvi sample RUN``: images from a trained model: the prior, reconstructions, interpolations, the paper's latent figure."""
+
+import argparse
+from pathlib import Path
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bsvi sample", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--rows", type=int, default=5, help="latents z of the figure, one a row (default 5)")
+    parser.add_argument("--columns", type=int, default=20, help="images for each z (default 20, as the paper)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="folder for the PNG and npz files (default RUN/samples)")
+    parser.add_argument("--data-dir", type=Path, help="folder of data files, for reconstructions")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    arguments = parser.parse_args(words)
+    if min(arguments.rows, arguments.columns) < 1:
+        parser.error(f"--rows and --columns must be at least 1, got {arguments.rows} and {arguments.columns}")
+
+    from bsvi import pictures, runtime, trained
+
+    started = runtime.start(runtime.Runtime(arguments.device, compile="off"))
+    run = trained.load_trained(arguments.run, started.device)
+    out = arguments.out or run.folder / "samples"
+    test = run.data(arguments.data_dir).test
+    for name, images in pictures.gallery(run.model, test, arguments.rows, arguments.columns, arguments.seed).items():
+        print(pictures.write(out / name, images))
+    return 0

@@ -1,0 +1,62 @@
+"""A trained model from its run folder, for evaluating and sampling."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bsvi.config import EXPERIMENTS, Experiment, update
+from bsvi.data import Dataset
+from bsvi.experiments import build_model, load_data
+from bsvi.model import VAE
+from bsvi.runs import RunError
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The best weights of a run, in eval mode, with what they were trained on."""
+
+    model: VAE
+    experiment: Experiment
+    about: dict[str, Any]  # the run's config.json
+    step: int
+    folder: Path
+    device: torch.device
+
+    def data(self, data_dir: Path | None = None) -> Dataset:
+        """The images of the run; others than it was trained on are refused."""
+        dataset = load_data(self.experiment, data_dir)
+        if dataset.sha256 != self.about["data"]["sha256"]:
+            raise RunError(
+                f"these are other images than {self.folder} was trained on (data hash {dataset.sha256[:12]}, then "
+                f"{self.about['data']['sha256'][:12]}); point --data-dir to the same files"
+            )
+        return dataset
+
+
+def load_trained(path: Path, device: torch.device) -> Trained:
+    """Read ``model.safetensors`` of a run folder (or such a file by itself)."""
+    file = path if path.suffix == ".safetensors" else path / "model.safetensors"
+    if not file.exists():
+        what = "has no model yet; let bsvi train finish its first validation" if path.is_dir() else "does not exist"
+        raise RunError(f"{path} {what}; name a run folder such as runs/digits/bsvi-sir-seed0")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt", device="cpu") as opened:
+            about = json.loads((opened.metadata() or {})["bsvi"])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise RunError(f"{file} is not a model of bsvi train, or damaged ({type(error).__name__})") from None
+    experiment = update(EXPERIMENTS["digits"], about["config"], str(file))
+    likelihood = "logistic" if "decoder.likelihood.rho" in tensors else "bernoulli"
+    model = build_model(experiment, tuple(about["data"]["shape"]), likelihood)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise RunError(
+            f"{file} does not fit the networks of its own configuration; was it made by another version?"
+        ) from None
+    return Trained(model.to(device).eval(), experiment, about, int(about["step"]), file.parent, device)
