@@ -80,7 +80,9 @@ class Experiment(Settings):
     patience: int = Field(20, ge=0, description="stop after so many looks without a better bound; 0: never")
     log_every: int = Field(100, ge=1, description="steps between lines of metrics.jsonl")
     resampled: int = Field(1, ge=1, description="draws of q_SIR that train theta (paper: 1)")
-    recompute: bool = Field(False, description="methods on all draws: run the decoder again, not keep k + 1 graphs")
+    recompute: bool | None = Field(
+        None, description="methods on all draws: run the decoder again, not keep k + 1 graphs"
+    )
 
 
 _OMNIGLOT = Experiment(
@@ -95,7 +97,7 @@ _SMALL = Net(channels=8, kernels=(5, 3, 3), encoder=(8, 16, 16))
 def _variant(base: Experiment, suffix: str, net: Net, **changes: Any) -> Experiment:
     """A CPU-sized copy of a paper's experiment: other networks, fewer steps."""
     net = net.model_copy(update={"latent": base.net.latent}) if net.kind == "pixelcnn" else net
-    update = {"experiment": f"{base.experiment}-{suffix}", "net": net, "recompute": False, **changes}
+    update = {"experiment": f"{base.experiment}-{suffix}", "net": net, "recompute": None, **changes}
     return base.model_copy(update=update)
 
 

@@ -1,6 +1,7 @@
 """The paper's eight methods: a table, and ``objective(name)`` which reads it."""
 
 import difflib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -47,7 +48,7 @@ METHODS: dict[str, Method] = {
 
 
 def objective(
-    name: str, k: int | None = None, svi: SVI | None = None, *, resampled: int = 1, recompute: bool = False
+    name: str, k: int | None = None, svi: SVI | None = None, *, resampled: int = 1, recompute: bool | None = None
 ) -> Objective:
     """The objective of one of the paper's methods: ``objective("bsvi-sir", k=9)``.
 
@@ -55,7 +56,8 @@ def objective(
     svi        the refinement's settings: rate, momentum, clipping
     resampled  draws of q_SIR that train theta in the SIR methods (section 5)
     recompute  for the methods that learn from all draws: get theta's gradient by running the decoder again, one draw
-               at a time (``Recomputed``), in place of keeping k + 1 decoder graphs in memory
+               at a time (``Recomputed``), in place of keeping k + 1 decoder graphs in memory. None: where the graphs of
+               the BSVI methods would take more than 1 GiB
 
     >>> objective("bsvi-sir", k=5).refinement.steps, objective("svi", k=5).refinement.steps
     (5, 6)
@@ -76,6 +78,9 @@ def objective(
     theta = method.theta
     if isinstance(theta, Resampled):
         theta = Resampled(resampled)
-    elif isinstance(theta, AllDraws) and recompute:
-        theta = Recomputed()
-    return Objective(method.draws(k, svi), method.pi(k + 1), theta)
+    draws = method.draws(k, svi)
+    if isinstance(draws, Amortized):
+        draws = replace(draws, recompute=bool(recompute) and draws.draws > 1)
+    elif isinstance(theta, AllDraws) and recompute is not None:
+        theta = Recomputed() if recompute else AllDraws(budget=math.inf)
+    return Objective(draws, method.pi(k + 1), theta)

@@ -64,13 +64,13 @@ class Objective(nn.Module):
     def forward(self, model: Model, x: Tensor, beta: float = 1.0) -> Estimate:
         check_model(model)
         check_input(x, beta)
-        trajectory, phi = self.refinement(model, x, beta, self.theta.attach)
+        trajectory, phi = self.refinement(model, x, beta, self.theta.attach, self.theta.budget)
         log_pi = self.log_pi(trajectory)
         bound = self.bound(trajectory.log_w, log_pi)
         if not torch.is_grad_enabled():
             return Estimate(-bound.mean(), bound, trajectory, log_pi)
-        theta: Tensor | float = 0.0  # where graphs were kept, the bound itself reaches theta
-        if self.theta.attach == 0:
+        theta: Tensor | float = 0.0
+        if not trajectory.log_w.requires_grad:  # no graph was kept by which the bound would reach theta
             theta = self.theta(model, x, beta, trajectory, derivative(self.bound, trajectory.log_w, log_pi))
         loss = -(bound.mean() + phi.mean() + theta)
         return Estimate(loss, bound.detach(), replace(trajectory, log_w=trajectory.log_w.detach()), log_pi.detach())
@@ -85,7 +85,7 @@ class Objective(nn.Module):
     def decoder_calls(self) -> int:
         """Passes of the decoder per example and step, counting each row of a batched call."""
         if isinstance(self.refinement, Amortized):
-            return self.refinement.draws
+            return self.refinement.draws * (2 if self.refinement.recompute else 1)
         svi = self.refinement
         rows = (svi.steps + 1) * svi.samples  # type: ignore[attr-defined]
         probes = svi.steps * svi.samples if svi.double_sampling else 0  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bsvi.model import Model, frozen, trainable
-from bsvi.trajectory import Buffer, Trajectory, Weighed, closed_form_kl, encode, weigh
+from bsvi.trajectory import Buffer, GraphSize, Trajectory, Weighed, closed_form_kl, encode, weigh
 
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
 
@@ -23,28 +23,38 @@ class Refined(NamedTuple):
 
 @runtime_checkable
 class Refinement(Protocol):
-    """Proposes weighted draws. ``attach`` says how many of the last proposals keep their graph to theta (None: all)."""
+    """Proposes weighted draws. ``attach`` says how many of the last proposals keep their graph to theta (None: all), unless
+    these graphs would take more than ``budget`` bytes."""
 
-    def __call__(self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None) -> Refined: ...
+    def __call__(
+        self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
+    ) -> Refined: ...
 
 
 @dataclass(frozen=True)
 class Amortized:
     """``draws`` independent draws from the encoder's own q(z; lambda_0): the VAE with one, IWAE with more.
 
-    lambda_0 stays attached, so phi follows the bound itself.
+    lambda_0 stays attached, so phi follows the bound itself. With ``recompute`` the decoder runs draw by draw, and again in
+    backward, so that one draw's graph is alive at a time in place of all.
     """
 
     draws: int = 1
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         if self.draws < 1:
             raise ValueError(f"Amortized needs draws >= 1, got {self.draws}; one draw is the VAE, k' draws are IWAE-k'")
 
-    def __call__(self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None) -> Refined:
+    def __call__(
+        self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
+    ) -> Refined:
         lambda_ = encode(model, x)
-        buffer = Buffer(1, self.draws)
-        buffer.add(lambda_, weigh(model, x, model.posterior(lambda_), self.draws, beta))
+        q = model.posterior(lambda_)
+        calls, samples = (self.draws, 1) if self.recompute else (1, self.draws)
+        buffer = Buffer(calls, samples)
+        for _ in range(calls):
+            buffer.add(lambda_, weigh(model, x, q, samples, beta, self.recompute))
         trajectory = replace(buffer.trajectory(model, beta), samples=1)  # every draw is a row of its own
         return Refined(trajectory, torch.zeros(len(x), dtype=torch.float64, device=x.device))
 
@@ -110,16 +120,20 @@ class SVI:
         """
         return cls(lr=lr / batch_size, max_grad_norm=max_grad_norm * math.sqrt(batch_size), **fields)
 
-    def __call__(self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None) -> Refined:
+    def __call__(
+        self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
+    ) -> Refined:
         lambda_0 = encode(model, x)  # Alg. 1, l.4
         buffer = Buffer(self.steps + 1, self.samples)
-        for step in self.walk(model, x, lambda_0, beta, self.steps + 1 if attach is None else attach):
+        for step in self.walk(model, x, lambda_0, beta, self.steps + 1 if attach is None else attach, budget):
             if len(buffer) == 0:
                 g_0 = finite(step.gradient)  # raw, not clipped: phi follows ln w_0, and theta gets none of it (l.12)
             buffer.add(step.lambda_, step.weighed)
         return Refined(buffer.trajectory(model, beta), ((lambda_0 - lambda_0.detach()) * g_0).sum(-1).double())
 
-    def walk(self, model: Model, x: Tensor, lambda_: Tensor, beta: float = 1.0, attach: int = 0) -> Iterator[Step]:
+    def walk(
+        self, model: Model, x: Tensor, lambda_: Tensor, beta: float = 1.0, attach: int = 0, budget: float = math.inf
+    ) -> Iterator[Step]:
         """Algorithm 1, l.5-11, one proposal at a time; without ``attach`` no decoder graph outlives its step."""
         attach = attach if torch.is_grad_enabled() else 0
         theta = trainable(model)
@@ -129,7 +143,10 @@ class SVI:
             lambda_ = lambda_.detach().requires_grad_(not last)  # the stop-gradient: theta must not learn through SVI
             with frozen([] if keep else theta), torch.set_grad_enabled(keep or not (last or self.double_sampling)):
                 q = model.posterior(lambda_)
-                weighed = weigh(model, x, q, self.samples, beta)  # l.6-7
+                with GraphSize(measured=keep and i == 0 and budget < math.inf) as graph:
+                    weighed = weigh(model, x, q, self.samples, beta)  # l.6-7
+            if attach * graph.bytes > budget and theta:
+                attach, keep = 0, False
             gradient = lambda_.new_empty(0)
             if not last and not self.double_sampling:  # l.8
                 gradient = self.gradient(model, lambda_, q, weighed, beta, retain_graph=keep)

@@ -4,6 +4,7 @@ A rule says how many proposals must keep their decoder graph (``attach``), and r
 and carries theta's gradient where none was kept, so that ``loss.backward()`` is all a training loop needs.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,9 +16,13 @@ from bsvi.trajectory import Trajectory, repeat
 
 
 class ThetaRule:
-    """``attach``: how many of the last proposals keep their decoder graph, by which the bound reaches theta; None: all."""
+    """``attach``: how many of the last proposals keep their decoder graph, by which the bound reaches theta; None: all.
+
+    ``budget``: bytes that these graphs may take; beyond it none is kept.
+    """
 
     attach: ClassVar[int | None] = 0
+    budget: float = math.inf
 
     def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         """Theta's gradient as a term of value zero; called where no graph was kept.
@@ -33,9 +38,17 @@ class ThetaRule:
 
 @dataclass(frozen=True)
 class AllDraws(ThetaRule):
-    """The bound's own gradient through the k + 1 decoder graphs, all kept until ``backward`` (Alg. 1, l.16)."""
+    """The bound's own gradient through the k + 1 decoder graphs, kept until ``backward`` (Alg. 1, l.16).
 
+    Where they would take more than ``budget`` bytes (measured at the first proposal), the gradient is ``Recomputed``: the same
+    gradient in about the same time and a fraction of the memory.
+    """
+
+    budget: float = 2.0**30
     attach: ClassVar[int | None] = None
+
+    def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
+        return Recomputed()(model, x, beta, trajectory, r) if trainable(model) else 0.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ class Recomputed(ThetaRule):
         total: list[Tensor | None] = [None] * len(theta)
         for z, weight in zip(trajectory.z.split(self.chunk), r.split(self.chunk), strict=True):
             log_joint = log_p(model, repeat(x, len(z)), z.flatten(0, 1), beta).view(weight.shape)
-            value = torch.where(weight > 0, weight * log_joint, 0.0).sum() / len(x)
+            value = torch.where(weight == 0, 0.0, weight * log_joint).sum() / len(x)
             gradients = torch.autograd.grad(value, theta, allow_unused=True)
             total = [
                 old if new is None else new if old is None else old + new

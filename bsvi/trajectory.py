@@ -1,13 +1,16 @@
 """The draws of one batch and their importance weights (Fig. 1)."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.utils.checkpoint import checkpoint
 
 from bsvi.model import Model
 
@@ -48,10 +51,13 @@ class Trajectory:
         return torch.logsumexp(grouped, dim=1) - math.log(self.samples)
 
 
-def weigh(model: Model, x: Tensor, q: Distribution, samples: int = 1, beta: float = 1.0) -> Weighed:
+def weigh(
+    model: Model, x: Tensor, q: Distribution, samples: int = 1, beta: float = 1.0, recompute: bool = False
+) -> Weighed:
     """Draw from q and weigh: ln w = ln p(x|z) + beta (ln p(z) - ln q(z)), one decoder call (Alg. 1, l.6-7).
 
-    Always the sampled ln q, never the closed-form KL: that would report more than ln p(x).
+    Always the sampled ln q, never the closed-form KL: that would report more than ln p(x). With ``recompute`` the decoder's
+    graph is not kept but made again in backward.
     """
     batch = x.shape[0]
     if not q.has_rsample:
@@ -65,10 +71,35 @@ def weigh(model: Model, x: Tensor, q: Distribution, samples: int = 1, beta: floa
         )
     rows = z.flatten(0, 1)
     log_p = _per_example("log_prior(z)", model.log_prior(rows), samples * batch)
-    log_lik = _per_example("the decoder, ln p(x|z),", model.log_lik(repeat(x, samples), rows), samples * batch)
+    decode = partial(checkpoint, model.log_lik, use_reentrant=False) if recompute else model.log_lik
+    log_lik = _per_example("the decoder, ln p(x|z),", decode(repeat(x, samples), rows), samples * batch)
     log_lik = log_lik.view(samples, batch).double()  # at -2000 nats a float32 steps by 2.4e-4
     log_ratio = log_p.view(samples, batch) - log_q
     return Weighed(z, log_lik, log_lik + (log_ratio if beta == 1.0 else beta * log_ratio))
+
+
+class GraphSize:
+    """Counts the bytes that autograd keeps for backward of what runs inside, where ``measured`` says so."""
+
+    def __init__(self, measured: bool) -> None:
+        self.bytes, self._storages = 0, set[int]()
+        self._hooks = (
+            torch.autograd.graph.saved_tensors_hooks(self._count, lambda saved: saved) if measured else nullcontext()
+        )
+
+    def _count(self, saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        if storage.data_ptr() not in self._storages:  # views of one tensor are kept once
+            self._storages.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+        return saved
+
+    def __enter__(self) -> "GraphSize":
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
 
 
 def repeat(x: Tensor, samples: int) -> Tensor:

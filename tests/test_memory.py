@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bsvi import SVI, VAE, objective
+from bsvi import SVI, VAE, AllDraws, Objective, objective
 from tests.oracles import BernoulliDecoder
 
 
@@ -60,3 +60,17 @@ def test_recomputing_keeps_one_graph_and_keeping_keeps_all():
 def test_double_sampling_frees_its_probes():
     options = {"svi": SVI(double_sampling=True)}
     assert peak("bsvi-sir", 40, **options) - peak("bsvi-sir", 4, **options) < 36 * 50 * 8
+
+
+def test_beyond_its_budget_bsvi_recomputes_by_itself_and_iwae_on_request():
+    def bsvi(k, budget):
+        torch.manual_seed(0)
+        model = VAE(nn.Linear(20, 8), BernoulliDecoder(hidden=256))
+        with Live() as live:
+            Objective(SVI(steps=k), theta=AllDraws(budget=budget))(model, torch.rand(50, 20).round()).loss.backward()
+        return live.peak
+
+    assert bsvi(40, 1e12) > 6 * bsvi(4, 1e12)
+    assert bsvi(40, 1e4) < 1.3 * bsvi(4, 1e4)
+    assert peak("iwae", 40) > 6 * peak("iwae", 4)
+    assert peak("iwae", 40, recompute=True) < 0.5 * peak("iwae", 40)

@@ -100,7 +100,7 @@ def the_same_noise_at_every_step(mp):
 
 @mutant(check_unbiased)
 def closed_form_kl_in_the_weight(mp):
-    def weigh(original, model, x, q, samples=1, beta=1.0):
+    def weigh(original, model, x, q, samples=1, beta=1.0, recompute=False):
         weighed = original(model, x, q, samples, beta)
         return weighed._replace(log_w=weighed.log_lik - beta * model.kl(q))
 
@@ -189,7 +189,7 @@ def clipping_coupled_over_the_batch(mp):
 
 @mutant(check_theta_gradient, AllDraws())
 def missing_stop_gradient(mp):
-    def walk(self, model, x, lambda_, beta=1.0, attach=0):
+    def walk(self, model, x, lambda_, beta=1.0, attach=0, budget=None):
         state = None
         lambda_ = lambda_.detach().requires_grad_()
         for i in range(self.steps + 1):
@@ -204,8 +204,8 @@ def missing_stop_gradient(mp):
 
 @mutant(check_theta_gradient, AllDraws())
 def encoder_term_leaks_into_theta(mp):
-    def call(original, self, model, x, beta=1.0, attach=None):
-        refined = original(self, model, x, beta, attach)
+    def call(original, self, model, x, beta=1.0, attach=None, budget=math.inf):
+        refined = original(self, model, x, beta, attach, budget)
         log_w_0 = trajectory.weigh(model, x, model.posterior(model.encode(x))).log_w[0]
         return refined._replace(phi=log_w_0 - log_w_0.detach())
 
@@ -214,8 +214,8 @@ def encoder_term_leaks_into_theta(mp):
 
 @mutant(check_phi_gradient, "bsvi")
 def gradient_of_the_bound_leaks_into_phi(mp):
-    def call(original, self, model, x, beta=1.0, attach=None):
-        trajectory_, phi = original(self, model, x, beta, attach)
+    def call(original, self, model, x, beta=1.0, attach=None, budget=math.inf):
+        trajectory_, phi = original(self, model, x, beta, attach, budget)
         first = Amortized(1)(model, x, beta).trajectory.log_w
         log_w = torch.cat([trajectory_.log_w[:1].detach() + first - first.detach(), trajectory_.log_w[1:]])
         return refine.Refined(replace(trajectory_, log_w=log_w), phi)

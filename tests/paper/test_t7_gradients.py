@@ -74,18 +74,20 @@ def test_phi_follows_the_weight_of_its_own_draw_and_nothing_else(name):
     check_phi_gradient(name)
 
 
-@pytest.mark.parametrize("name", ["vae", "iwae"])
-def test_the_amortized_methods_follow_their_bound(name):
+@pytest.mark.parametrize(("name", "recompute"), [("vae", False), ("iwae", False), ("iwae", True)])
+def test_the_amortized_methods_follow_their_bound(name, recompute):
     model = make()
     x = model.batch(11)
     torch.manual_seed(9)
-    objective(name, k=3)(model, x).loss.backward()
+    objective(name, k=3, recompute=recompute)(model, x).loss.backward()
     draws = 1 if name == "vae" else 4
     copy = make()
     torch.manual_seed(9)
     mean, log_var = copy.phi.expand(11, -1).chunk(2, dim=-1)
     q = torch.distributions.Normal(mean, (0.5 * log_var).exp())
-    z = mean + (0.5 * log_var).exp() * torch.randn(draws, 11, 3, dtype=FLOAT)
+    calls = [1] * draws if recompute else [draws]  # one call for all draws, or one each
+    eps = torch.cat([torch.randn(rows, 11, 3, dtype=FLOAT) for rows in calls])
+    z = mean + (0.5 * log_var).exp() * eps
     log_lik = torch.distributions.Normal(z @ copy.W.T + copy.b, copy.sigma).log_prob(x).sum(-1)
     log_w = log_lik + torch.distributions.Normal(0.0, 1.0).log_prob(z).sum(-1) - q.log_prob(z).sum(-1)
     (-(log_w.exp().mean(0).log()).mean()).backward()
@@ -111,14 +113,17 @@ def test_pi_gets_the_whole_bounds_gradient_with_and_without_resampling():
 
 def test_kept_and_recomputed_graphs_give_the_same_gradients_everywhere():
     results = []
-    for recompute in (False, True):
+    for recompute in (False, True, None):
         model = make()
         method = objective("bsvi-pi", k=4, svi=QUICK, recompute=recompute)
+        if recompute is None:
+            method.theta = AllDraws(budget=1e3)  # less than the graphs take: recomputed by itself
         torch.manual_seed(4)
         method(model, model.batch(11)).loss.backward()
         results.append([p.grad for p in (*model.parameters(), *method.parameters())])
-    for kept, recomputed in zip(*results, strict=True):
+    for kept, recomputed, automatic in zip(*results, strict=True):
         close(kept, recomputed)
+        close(kept, automatic)
 
 
 def test_uniform_is_the_default_buffer_weight():

@@ -35,7 +35,7 @@ class Fixed:
     def __init__(self, trajectory):
         self.trajectory = trajectory
 
-    def __call__(self, model, x, beta=1.0, attach=None):
+    def __call__(self, model, x, beta=1.0, attach=None, budget=None):
         return Refined(self.trajectory, torch.zeros(len(x), dtype=FLOAT))
 
 
