@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
+from scipy.special import ndtr, stdtrit
 
 _RESAMPLES = 2000
 _AT_ONCE = 1 << 20  # numbers resampled at a time: the memory of a bootstrap does not grow with the data
@@ -56,14 +57,19 @@ class Score:
 
     @cached_property
     def _interval(self) -> tuple[float, float]:
-        """The 2.5% and 97.5% points of the mean of examples drawn with replacement, with a fixed seed."""
+        """The 2.5% and 97.5% points of the mean of examples drawn with replacement, with a fixed seed.
+
+        Both are moved out a little, as Student's t is wider than the normal and n - 1 smaller than n (Hesterberg, 2015):
+        plain points hold the truth too rarely where there are few examples.
+        """
         n = len(self.per_example)
         if n < 2 or not self._finite:
             return math.nan, math.nan
         rng, rows = np.random.default_rng(n), max(1, _AT_ONCE // n)
         sizes = [min(rows, _RESAMPLES - at) for at in range(0, _RESAMPLES, rows)]
         means = [self.per_example[rng.integers(0, n, (size, n))].mean(1) for size in sizes]
-        low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+        outside = ndtr(stdtrit(n - 1, 0.025) * math.sqrt(n / (n - 1)))
+        low, high = np.quantile(np.concatenate(means), [outside, 1 - outside])
         return float(low), float(high)
 
     def summary(self) -> dict[str, float | None]:
