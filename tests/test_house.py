@@ -35,6 +35,7 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "training": CORE | {"health", "runs", "state"},
     "watch": {"runs", "training", "experiments"},
     "experiments": CORE | {"methods", "nets", "data", "config", "training"},
+    "sweep": {"config"},
     "trained": {"config", "data", "experiments", "model", "runs"},
     "pictures": {"data", "model"},
     "cli": {"commands", "__version__"},

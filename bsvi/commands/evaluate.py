@@ -1,0 +1,122 @@
+"""``bsvi evaluate RUN``: log-likelihood (BSVI-k), ELBO*, KL*, Reconstruction*, IWAE, each with its error. Resumable."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bsvi evaluate", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--k", type=int, default=500, help="SVI steps (default 500, as the paper): k + 1 weights")
+    parser.add_argument("--split", choices=("test", "valid", "train"), default="test")
+    parser.add_argument("--examples", type=int, help="only the first N images of the split")
+    parser.add_argument(
+        "--iwae", type=int, nargs="*", help="numbers of IWAE draws (default k 2k 3k 4k 5k; none: --iwae)"
+    )
+    add_common(parser)
+    arguments = parser.parse_args(words)
+
+    from bsvi.evaluation import evaluate
+
+    trained, split, progress, svi = prepare(arguments, arguments.split)
+    with progress:
+        scores = evaluate(
+            trained.model,
+            batches(split, arguments, trained.device),
+            k=arguments.k,
+            svi=svi,
+            iwae=arguments.iwae,
+            seed=arguments.seed,
+            store=trained.folder / f"evaluation-{arguments.split}.jsonl",
+            progress=progress.update,
+        )
+    scores.save(
+        trained.folder,
+        arguments.split,
+        data_sha256=trained.about["data"]["sha256"],
+        checkpoint_step=trained.step,
+        images=len(split),
+    )
+    print(f"{trained.folder} ({arguments.split}, {len(split)} images, k = {arguments.k}, step {trained.step})")
+    for name in ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo"):
+        print(f"  {name:15} {scores[name]}")
+    for count, score in scores.iwae.items():
+        print(f"  {f'IWAE-{count}':15} {score}")
+    for warning in scores.warnings:
+        print(f"  warning: {warning}")
+    print(f"  per example: {trained.folder / f'scores-{arguments.split}.npz'}")
+    return 0
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """What evaluate and gap share."""
+    parser.add_argument("--batch-size", type=int, default=100, help="images at once; no number depends on it")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the noise, which belongs to the image and not to its batch"
+    )
+    parser.add_argument("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all cores")
+    parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto", help="compile the decoder")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def prepare(arguments: argparse.Namespace, name: str) -> tuple[Any, Any, "Bar", Any]:
+    """The trained run, its images, a progress bar, and the run's SVI settings."""
+    from bsvi import runtime
+    from bsvi.refine import SVI
+    from bsvi.trained import load_trained
+
+    for flag in ("examples", "batch_size", "k"):
+        value = getattr(arguments, flag, None)
+        if value is not None and value < 1:
+            raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got {value}")
+    started = runtime.start(runtime.Runtime(arguments.device, arguments.threads, arguments.compile))
+    trained = load_trained(arguments.run, started.device)
+    runtime.compile_decoder(trained.model.decoder, started.compile)
+    split = getattr(trained.data(arguments.data_dir), name)
+    if arguments.examples is not None:
+        split = split.take(arguments.examples)
+    svi = SVI(**trained.experiment.svi.model_dump())
+    return trained, split, Bar(f"{trained.folder.name} {name}", len(split), arguments.quiet), svi
+
+
+def batches(split: Any, arguments: argparse.Namespace, device: Any) -> Any:
+    from bsvi.data import evaluation_batches
+
+    return evaluation_batches(split, batch_size=arguments.batch_size, device=device)
+
+
+class Bar:
+    """Images done and time left: a live bar on a terminal, a line every half minute elsewhere."""
+
+    def __init__(self, title: str, total: int, quiet: bool) -> None:
+        import time
+
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(stderr=True)
+        self.live, self.quiet, self.title, self.total = console.is_terminal, quiet, title, total
+        self.bar = Progress(console=console, disable=quiet or not self.live)
+        self.task = self.bar.add_task(title, total=total)
+        self.clock = time.monotonic
+        self.start = self.said = self.clock()
+        self.first: int | None = None
+
+    def __enter__(self) -> "Bar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def update(self, done: int) -> None:
+        self.bar.update(self.task, completed=done)
+        now = self.clock()
+        self.first = done if self.first is None else self.first
+        if not self.live and not self.quiet and now - self.said > 30:
+            left = (now - self.start) / max(done - self.first, 1) * (self.total - done)
+            print(f"{self.title}: {done}/{self.total} images, about {left:.0f} s left", flush=True)
+            self.said = now
