@@ -4,6 +4,7 @@ Importing this module does not import torch, so that `bsvi --help` stays quick.
 """
 
 import ctypes
+import math
 import os
 import shutil
 import sys
@@ -84,12 +85,13 @@ def cache_folder() -> Path:
     return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bsvi"
 
 
-def set_allocator(threshold: int) -> bool:
+def set_allocator(threshold: int, trim: int | None = None) -> bool:
     """Set glibc's mmap and trim thresholds in bytes; return whether there was a glibc that took them."""
+    trim = threshold if trim is None else trim
     try:
         libc = ctypes.CDLL(None)
         libc.gnu_get_libc_version  # noqa: B018 - another C library has no such function
-        return bool(libc.mallopt(M_MMAP_THRESHOLD, threshold) and libc.mallopt(M_TRIM_THRESHOLD, threshold))
+        return bool(libc.mallopt(M_MMAP_THRESHOLD, threshold) and libc.mallopt(M_TRIM_THRESHOLD, trim))
     except (OSError, AttributeError, TypeError):
         return False
 
@@ -188,12 +190,16 @@ def compile_decoder(
 ) -> bool:
     """Compile a `bsvi.nets.Decoder` in place if the mode says so; return whether it was done.
 
-    'auto' leaves small decoders alone: compiling takes half a minute or more the first time, which a small one does not
-    win back in minutes of training. The compiled code is kept in `cache_folder()` for the next run.
+    'auto' leaves decoders alone whose step takes milliseconds: compiling takes half a minute or more the first time, which
+    they do not win back in minutes of training. The compiled code is kept in `cache_folder()` for the next run.
     """
-    worth = sum(parameter.numel() for parameter in decoder.layers.parameters()) if hasattr(decoder, "layers") else 0
-    if mode == "off" or (mode == "auto" and worth < 50_000) or not hasattr(decoder, "compile_with"):
+    if mode == "off" or not hasattr(decoder, "compile_with"):
         return False
+    if mode == "auto":
+        layers = getattr(decoder, "layers", ())  # of a PixelCNN: each weight is used once per pixel
+        products = sum(p.numel() for layer in layers for p in layer.parameters()) * math.prod(decoder.image)
+        if products < 1e6:
+            return False
     import torch
 
     # every decoder of a process shares one count of recompilations, and full-graph mode fails where it is used up
