@@ -1,0 +1,84 @@
+"""Training steps of three methods as short hand loops: what is timed is the networks, not the library around them."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bsvi.runtime import frozen
+
+Freeze = Callable[[nn.Module], AbstractContextManager[None]]
+
+
+def unfrozen(module: nn.Module) -> AbstractContextManager[None]:
+    """A context that changes nothing: to see what `frozen` is worth."""
+    return nullcontext()
+
+
+def draw(lambda_: Tensor) -> Tensor:
+    mean, log_variance = lambda_.chunk(2, dim=1)
+    return mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
+
+
+def refine(decoder: nn.Module, x: Tensor, lambda_: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Return lambda after `steps` gradient steps on ln p(x | z), and the first gradient, which phi learns from."""
+    first = torch.zeros_like(lambda_)
+    for index in range(steps):
+        lambda_ = lambda_.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(decoder(x, draw(lambda_)).sum(), lambda_)
+        first = gradient if index == 0 else first
+        lambda_ = lambda_ + 0.02 * gradient / gradient.norm(dim=1, keepdim=True).clamp_min(1.0)
+    return lambda_.detach(), first
+
+
+def vae(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = frozen) -> None:
+    """One gradient of the ELBO's likelihood term: one decoder call, theta and phi."""
+    (-decoder(x, draw(encoder(x))).mean()).backward()
+
+
+def svi_10(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = frozen) -> None:
+    """SVI-10: ten refinement steps, then theta from the last draw. Eleven decoder calls."""
+    _refined(encoder, decoder, x, freeze, steps=10, weigh_last=False)
+
+
+def bsvi_9_sir(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = frozen) -> None:
+    """BSVI-9-SIR: nine refinement steps, the tenth weight without one, then theta from one draw: 10 + 1 calls."""
+    _refined(encoder, decoder, x, freeze, steps=9, weigh_last=True)
+
+
+def _refined(
+    encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze, *, steps: int, weigh_last: bool
+) -> None:
+    start = encoder(x)
+    with freeze(decoder):
+        lambda_, first = refine(decoder, x, start, steps)
+        if weigh_last:
+            with torch.no_grad():
+                decoder(x, draw(lambda_))
+    start.backward(-first / len(x))
+    (-decoder(x, draw(lambda_)).mean()).backward()
+
+
+STEPS = {"svi-10": svi_10, "bsvi-9-sir": bsvi_9_sir, "vae": vae}
+
+
+def _convolution_backward_flops(
+    grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *rest: Any, out_shape: Any = None
+) -> int:
+    """Return a forward convolution's count for each gradient asked for: torch's own count forgets the groups."""
+    wanted = rest[-1]
+    return 2 * math.prod(grad) * math.prod(weight[1:]) * (bool(wanted[0]) + bool(wanted[1]))
+
+
+def count_flops(step: Callable[..., None], encoder: nn.Module, decoder: nn.Module, x: Tensor) -> int:
+    """Return the floating-point operations of one step as torch counts them (matrix products and convolutions)."""
+    mapping = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        step(encoder, decoder, x)
+    for module in (encoder, decoder):
+        module.zero_grad(set_to_none=True)
+    return counter.get_total_flops()
