@@ -1,0 +1,168 @@
+"""Figures over steps: training and validation curves, what SVI and the buffer add, where the learned weights go."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from bsvi.report.experiments import Experiment, Row
+from bsvi.report.series import Metric, Series, metric, series
+from bsvi.report.style import INK, MUTED, Drawn, label_ends, look, new_figure
+from bsvi.report.tables import slug
+
+_BUFFERED = ("bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
+
+
+def curves(experiment: Experiment) -> Drawn | None:
+    """The bound in training (top) and validation (bottom) for BSVI and BSVI-SIR: does resampling regularise?"""
+    rows = [row for row in (experiment.row("bsvi"), experiment.row("bsvi-sir")) if row is not None]
+    panels = [("train", "training bound"), ("valid", "validation bound")]
+    lines = {split: _lines(rows, split, metric("bound")) for split, _ in panels}
+    if not any(lines.values()):
+        return None
+    figure = new_figure(height=4.6)
+    for axes, (split, name) in zip(figure.subplots(2, sharex=True), panels, strict=True):
+        _draw(axes, lines[split], f"{name} (nats)", settled=True)
+    figure.axes[1].set_xlabel("step")
+    ends = [f"{name} {row.label} {line.end:.2f}" for split, name in panels for row, line in lines[split]]
+    return Drawn(
+        name=f"{slug(experiment.name)}-curves",
+        title="BSVI and BSVI-SIR: training and validation",
+        caption="If BSVI is above BSVI-SIR in training and below it in validation, resampling regularises (section 6.3). "
+        "Thick: mean over seeds; thin: each seed.",
+        alt=f"At the end: {'; '.join(ends)}.",
+        figure=figure,
+    )
+
+
+def progress(experiment: Experiment) -> Drawn | None:
+    """Each method's own bound in training and validation, one small panel per row."""
+    rows = [row for row in experiment.rows if any(run.train or run.valid for run in row.runs)][:12]
+    lines = {(row.label, split): series(row, split, metric("bound")) for row in rows for split in ("train", "valid")}
+    rows = [row for row in rows if any(lines[row.label, split] is not None for split in ("train", "valid"))]
+    if not rows:
+        return None
+    down = (len(rows) + 1) // 2
+    figure = new_figure(height=0.5 + 1.35 * down)
+    grid = np.atleast_1d(figure.subplots(down, 2, sharex=True, sharey=True)).ravel()
+    for axes, row in zip(grid, rows, strict=False):
+        for split, shape in (("train", "-"), ("valid", "--")):
+            found = lines[row.label, split]
+            if found is not None:
+                axes.plot(
+                    found.steps,
+                    found.mean,
+                    shape,
+                    color=look(row.method).colour if shape == "-" else INK,
+                    linewidth=1.3,
+                )
+        axes.set_title(row.short, color=look(row.method).colour)
+    for axes in grid[len(rows) :]:
+        axes.set_visible(False)
+    _settle(grid[0], [line for line in lines.values() if line is not None])
+    _steps(grid[0])
+    figure.supylabel("own bound (nats)", color=INK, fontsize=9.5)
+    ends = [f"{row.label} {line.end:.2f}" for row in rows if (line := lines[row.label, "train"]) is not None]
+    return Drawn(
+        name=f"{slug(experiment.name)}-progress",
+        title="Every method's training",
+        caption="Solid: training; dashed: validation; means over seeds. Each method's own bound, so panels do not compare.",
+        alt=f"Training bound at the end: {'; '.join(ends)}.",
+        figure=figure,
+    )
+
+
+def svi_gain(experiment: Experiment) -> Drawn | None:
+    """What the SVI steps gain over the encoder's proposal, in training."""
+    return _over_steps(
+        experiment,
+        (*_BUFFERED, "svi"),
+        metric("svi_k", "svi_0"),
+        "svi-gain",
+        "What SVI adds: SVI-k minus SVI-0",
+        "SVI-k − SVI-0 (nats)",
+        "The difference between the bounds of the last and the first proposal in training (section 6.5). Above 0: the "
+        "steps improve on the encoder.",
+    )
+
+
+def buffer_gain(experiment: Experiment) -> Drawn | None:
+    """What the buffer gains over the last proposal alone, in training."""
+    return _over_steps(
+        experiment,
+        _BUFFERED,
+        metric("bsvi_k", "svi_k"),
+        "buffer-gain",
+        "What the buffer adds: BSVI-k minus SVI-k",
+        "BSVI-k − SVI-k (nats)",
+        "The difference between the buffered bound and that of the last proposal in training (section 6.5).",
+    )
+
+
+def buffer_weights(experiment: Experiment) -> Drawn | None:
+    """Where the learned buffer weight lies: 0 is the encoder's proposal, 1 the last."""
+    drawn = _over_steps(
+        experiment,
+        ("bsvi-pi", "bsvi-sir-pi"),
+        metric("buffer_weight_average"),
+        "buffer-weight",
+        "Where π goes: buffer weight average",
+        "average of i/k under π",
+        "0 is the encoder's proposal, 1 the last one; uniform weights lie at 1/2 (dashed). Above: π prefers later "
+        "proposals (section 6.5).",
+    )
+    if drawn is not None:
+        axes = drawn.figure.axes[0]
+        axes.axhline(0.5, color=MUTED, linestyle="--", linewidth=1)
+    return drawn
+
+
+def _over_steps(
+    experiment: Experiment, methods: tuple[str, ...], read: Metric, name: str, title: str, ylabel: str, caption: str
+) -> Drawn | None:
+    rows = [row for row in (experiment.row(method) for method in methods) if row is not None]
+    lines = _lines(rows, "train", read)
+    if not lines:
+        return None
+    figure = new_figure()
+    axes = figure.subplots()
+    _draw(axes, lines, ylabel)
+    axes.set_xlabel("step")
+    ends = [f"{row.label} {line.end:.3g}" for row, line in lines]
+    return Drawn(f"{slug(experiment.name)}-{name}", title, caption, f"At the end: {'; '.join(ends)}.", figure)
+
+
+def _lines(rows: list[Row], split: str, read: Metric) -> list[tuple[Row, Series]]:
+    found = [(row, series(row, split, read)) for row in rows]
+    return [(row, line) for row, line in found if line is not None]
+
+
+def _draw(axes: Axes, lines: list[tuple[Row, Series]], ylabel: str, settled: bool = False) -> None:
+    for row, line in lines:
+        style = look(row.method)
+        for seed in line.seeds if len(line.seeds) > 1 else ():
+            axes.plot(line.steps, seed, color=style.colour, linewidth=0.6, alpha=0.4)
+        axes.plot(line.steps, line.mean, style.line, color=style.colour)
+    axes.set_ylabel(ylabel)
+    _steps(axes)
+    if settled:
+        _settle(axes, [line for _, line in lines])
+    axes.margins(x=0.01)
+    label_ends(axes, [(line.end, row.short, look(row.method).colour) for row, line in lines])
+
+
+def _settle(axes: Axes, lines: list[Series]) -> None:
+    """Show where the lines end up: the first steps of training would flatten everything after them."""
+    late = (
+        np.concatenate([line.seeds[:, line.seeds.shape[1] // 10 :].ravel() for line in lines]) if lines else np.zeros(0)
+    )
+    late = late[np.isfinite(late)]
+    if late.size and late.max() > late.min():
+        space = 0.08 * (late.max() - late.min())
+        axes.set_ylim(late.min() - space, late.max() + space)
+
+
+def _steps(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
+    )
