@@ -7,6 +7,7 @@ from typing import Any
 from bsvi.report.paper import LABELS, ORDER, dataset_of
 from bsvi.report.runs import Run, Warned
 
+_ROOM = 34  # letters beside a line or a point of a figure
 _NOT_A_SETTING = {"seed", "seeds", "method", "out", "resume", "device", "threads", "name", "experiment"}
 
 
@@ -27,6 +28,11 @@ class Row:
         """
         name = LABELS.get(self.method, self.method)
         return f"{name} ({self.variant})" if self.variant else name
+
+    @property
+    def short(self) -> str:
+        """The label, cut to what a figure has room for."""
+        return self.label if len(self.label) <= _ROOM else self.label[: _ROOM - 1] + "…"
 
     def scored(self, split: str) -> list[Run]:
         return [run for run in self.runs if split in run.scores]
@@ -67,8 +73,7 @@ def group(runs: list[Run]) -> list[Experiment]:
 
 def settings(run: Run) -> dict[str, Any]:
     """The configuration with dotted names, without what may differ between runs of one row."""
-    config = run.config.get("config")
-    flat = dict(_flat(config if isinstance(config, dict) else {}))
+    flat = dict(_flat(run.part("config")))
     flat = {key: value for key, value in flat.items() if key not in _NOT_A_SETTING}
     return flat | {"k": run.config["k"]} if run.config.get("k") is not None else flat
 
@@ -89,7 +94,7 @@ def _experiment(name: str, runs: list[Run]) -> Experiment:
     order = {method: i for i, method in enumerate(ORDER)}
     ordered = sorted(rows, key=lambda key: (order.get(key[0], len(order)), key))
     warnings += _data_warnings(kept) + _score_warnings(kept)
-    sets = {dataset_of(str(_data(run).get("name", name))) for run in kept}
+    sets = {dataset_of(str(run.part("data").get("name", name))) for run in kept}
     return Experiment(
         name=name,
         rows=[Row(method, variant, rows[method, variant]) for method, variant in ordered],
@@ -121,13 +126,8 @@ def _variant(run: Run, usual: dict[str, str]) -> str:
     return ", ".join(changed + [f"no {key}" for key in sorted(set(usual) - set(own))])
 
 
-def _data(run: Run) -> dict[str, Any]:
-    data = run.config.get("data")
-    return data if isinstance(data, dict) else {}
-
-
 def _data_warnings(runs: list[Run]) -> list[Warned]:
-    hashes = Counter(str(_data(run)["sha256"]) for run in runs if "sha256" in _data(run))
+    hashes = Counter(str(run.part("data")["sha256"]) for run in runs if "sha256" in run.part("data"))
     if len(hashes) < 2:
         return []
     return [Warned("", f"the runs saw {len(hashes)} different data sets (by hash): only runs on the same one compare")]

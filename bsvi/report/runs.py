@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 SPLITS = ("test", "valid", "train")
+_MOST_STEPS = 1e12  # more is no number of steps but damage
 QUIET_AFTER = 600.0  # seconds without a new line, after which an unended run counts as stopped
 
 
@@ -76,11 +77,18 @@ class Run:
     def seed(self) -> int:
         return int(number(self.config.get("seed")) or 0)
 
+    def part(self, name: str) -> dict[str, Any]:
+        """A part of the configuration such as `data` or `versions`; empty where it is missing or not a table."""
+        part = self.config.get(name)
+        return part if isinstance(part, dict) else {}
+
     @property
     def steps(self) -> int:
         """Updates made so far."""
         last = number((self.result or {}).get("steps"))
-        return int(last if last is not None else max((line["step"] for line in [*self.train, *self.valid]), default=0))
+        if last is not None and 0 <= last < _MOST_STEPS:
+            return int(last)
+        return max((line["step"] for line in [*self.train, *self.valid]), default=0)
 
     @property
     def state(self) -> str:
@@ -95,7 +103,7 @@ class Run:
         """A running total (`seconds`, `decoder_calls`) divided by the number of updates."""
         totals = [number((self.result or {}).get(name))] + [number(line.get(name)) for line in self.train[-1:]]
         total = next((value for value in totals if value is not None), None)
-        return total / self.steps if total is not None and self.steps else None
+        return total / self.steps if total is not None and total > 0 and self.steps else None
 
 
 def number(value: Any) -> float | None:
@@ -150,7 +158,8 @@ def _read(folder: Path, config: dict[str, Any]) -> Run:
             if isinstance(summaries, dict) and isinstance(summaries.get(split), dict):
                 scores[split], problem = _scores(folder, split, summaries[split])
                 warn(problem)
-                for text in summaries[split].get("warnings") or []:
+                told = summaries[split].get("warnings")
+                for text in told if isinstance(told, list) else []:
                     warn(f"{split}: {text}")
     return Run(
         path=folder,
@@ -176,11 +185,14 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     for i, text in enumerate(texts):
         try:
             line = json.loads(text)
-            lines[str(line["split"]), int(line["step"])] = line  # after a resume the later line of a step counts
+            step = number(line["step"])
+            if step is None or not 0 <= step < _MOST_STEPS:
+                raise ValueError("no number of steps")
+            lines[str(line["split"]), int(step)] = line | {"step": int(step)}  # after a resume the later line counts
         except (ValueError, KeyError, TypeError):
             bad += i < len(texts) - 1
     problem = f"metrics.jsonl: {bad} of {len(texts)} lines could not be read and are left out" if bad else None
-    return sorted(lines.values(), key=lambda line: int(line["step"])), problem
+    return sorted(lines.values(), key=lambda line: line["step"]), problem
 
 
 def _scores(folder: Path, split: str, summary: dict[str, Any]) -> tuple[Scores, str | None]:

@@ -1,0 +1,138 @@
+"""make_report(): run folders in, one folder with the page, the tables and the figures out."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from bsvi.report import render, run_tables, tables
+from bsvi.report.cells import Table
+from bsvi.report.claims import check
+from bsvi.report.experiments import Experiment, group
+from bsvi.report.figures import FIGURES
+from bsvi.report.page import Section, to_page
+from bsvi.report.runs import Warned, find_runs, read_runs
+from bsvi.report.style import Drawn, styled, to_bytes
+
+_WATCHED = ("config.json", "metrics.jsonl", "result.json", "scores.json", "scores-*.npz", "samples*.png")
+_WRITERS = {"md": render.to_markdown, "tex": render.to_latex, "csv": render.to_csv}
+Made = TypeVar("Made")
+
+
+def make_report(
+    runs: list[Path], out: Path, watch: bool = False, every: float = 15.0, wait: Callable[[float], None] = time.sleep
+) -> Path:
+    """The path of `index.html`, written into `out` beside tables/ (Markdown, LaTeX, CSV) and figures/ (PNG, PDF).
+
+    runs   run folders, or folders that hold some at any depth
+    watch  go on until interrupted: write the page again whenever the runs have changed, and have it reload itself; the
+           figures' files are written at the end
+    every  seconds between looks at the runs; longer if writing takes long, so that it costs the runs at most a tenth
+    wait   how to wait, for tests
+
+    >>> make_report([], Path("report"))
+    Traceback (most recent call last):
+    ...
+    ValueError: a report needs at least one run folder, got none; for example: bsvi report runs -o report
+    """
+    places, out = [Path(run) for run in runs], Path(out)
+    if not places:
+        raise ValueError("a report needs at least one run folder, got none; for example: bsvi report runs -o report")
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{out} is a file, not a folder; name another with -o")
+    if not watch:
+        _check(places)
+        return _write(places, out, reload=0.0)
+    seen: object = None
+    try:
+        while True:
+            start, now = time.monotonic(), _state(places)
+            if now != seen:
+                _write(places, out, reload=every)
+                seen = now
+            wait(max(every, 9 * (time.monotonic() - start)))
+    except KeyboardInterrupt:
+        return _write(places, out, reload=0.0)
+
+
+def _check(places: list[Path]) -> None:
+    for place in places:
+        if not place.exists():
+            raise FileNotFoundError(f"{place} does not exist; a report needs run folders, such as runs/digits")
+        if not find_runs([place]):
+            raise ValueError(f"no run folder (one with a config.json) at or below {place}; bsvi train makes one")
+
+
+def _write(places: list[Path], out: Path, reload: float) -> Path:
+    runs, warnings = read_runs(places)
+    with styled():
+        sections = [_section(experiment) for experiment in group(runs)]
+        for section in sections:
+            for table in (*section.claims, *section.scores, *section.about_runs):
+                for suffix, write in _WRITERS.items():
+                    _save(out / "tables" / f"{table.name}.{suffix}", write(table).encode())
+            for drawn in section.figures if not reload else ():
+                for kind in ("png", "pdf"):
+                    _save(out / "figures" / f"{drawn.name}.{kind}", to_bytes(drawn.figure, kind))
+        page = to_page(sections, tables.papers_tables(), warnings, reload)
+    return _save(out / "index.html", page.encode())
+
+
+def _section(experiment: Experiment) -> Section:
+    warnings = list(experiment.warnings)
+
+    def attempt(name: str, make: Callable[[], Made | None]) -> list[Made]:
+        """What `make` makes, as a list of one or none: one strange run must not cost the reader the whole page."""
+        try:
+            made = make()
+            return [] if made is None else [made]
+        except Exception as error:
+            warnings.append(Warned("", f"{name} could not be made ({type(error).__name__}: {error})"))
+            return []
+
+    lines = next(iter(attempt("the check of claims", lambda: check(experiment))), [])
+    claims = attempt("the table of claims", lambda: tables.claims_table(experiment, lines))
+    scores: list[Table] = []
+    for split in experiment.splits():
+        scores += attempt(f"the table of {split} scores", partial(tables.scores_table, experiment, split))
+        if split == "test":
+            scores += attempt("the table of differences", partial(tables.differences_table, experiment))
+            scores += attempt("the IWAE comparison", partial(tables.iwae_table, experiment))
+    about = attempt("the table of cost", partial(run_tables.cost_table, experiment))
+    about += attempt("the table of runs", partial(run_tables.runs_table, experiment))
+    figures: list[Drawn] = []
+    for draw in FIGURES:
+        figures += attempt(f"the figure of {draw.__name__}", partial(draw, experiment))
+    return Section(experiment, lines, claims, scores, about, figures, warnings)
+
+
+def _state(places: Iterable[Path]) -> object:
+    """Everything whose change makes a new page worth while."""
+    found = []
+    for folder in find_runs(places):
+        for pattern in _WATCHED:
+            for path in folder.glob(pattern):
+                try:
+                    status = path.stat()
+                    found.append((str(path), status.st_mtime_ns, status.st_size))
+                except OSError:
+                    continue  # gone again between the two looks
+    return sorted(found)
+
+
+def _save(path: Path, content: bytes) -> Path:
+    """Write a file in one go: whoever reads it sees the old one or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path

@@ -1,0 +1,87 @@
+"use strict";
+(() => {
+  const store = {
+    get(key) { try { return JSON.parse(sessionStorage.getItem("bsvi:" + key)); } catch { return null; } },
+    set(key, value) { try { sessionStorage.setItem("bsvi:" + key, JSON.stringify(value)); } catch { /* no storage: nothing to keep */ } },
+  };
+
+  // Tables sort by the number behind a cell, or by its text; cells without one come last either way.
+  const keyOf = (row, column, numeric) => {
+    const cell = row.cells[column];
+    if (!numeric) return cell.textContent.trim().toLowerCase();
+    return cell.dataset.value === undefined ? null : Number(cell.dataset.value);
+  };
+  const sort = (table, column, direction) => {
+    const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
+    const numeric = heads[column].classList.contains("number");
+    const rows = [...table.tBodies[0].rows].map((row) => [keyOf(row, column, numeric), row]);
+    rows.sort(([a], [b]) => {
+      if (a === null || b === null) return (a === null) - (b === null);
+      const order = numeric ? a - b : a.localeCompare(b);
+      return direction === "ascending" ? order : -order;
+    });
+    table.tBodies[0].append(...rows.map(([, row]) => row));
+    heads.forEach((head, i) => (i === column ? head.setAttribute("aria-sort", direction) : head.removeAttribute("aria-sort")));
+  };
+  const sorted = store.get("sorted") || {};
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
+    heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+      const first = head.classList.contains("number") ? "descending" : "ascending";
+      const other = first === "ascending" ? "descending" : "ascending";
+      const direction = head.getAttribute("aria-sort") === first ? other : first;
+      sort(table, column, direction);
+      sorted[table.id] = [column, direction];
+      store.set("sorted", sorted);
+    }));
+    if (sorted[table.id] && sorted[table.id][0] < heads.length) sort(table, ...sorted[table.id]);
+  }
+
+  // Figures enlarge in one dialog; Escape closes it, arrows move on, and the focus goes back to where it was.
+  const dialog = document.getElementById("zoom");
+  const buttons = [...document.querySelectorAll("figure button")];
+  let current = 0;
+  const show = (index) => {
+    current = (index + buttons.length) % buttons.length;
+    const figure = buttons[current].closest("figure");
+    dialog.querySelector(".content").replaceChildren(figure.querySelector("svg").cloneNode(true));
+    dialog.querySelector("b").textContent = figure.querySelector("figcaption b").textContent.replace(/\.$/, "");
+    dialog.querySelector("p").textContent = figure.querySelector(".caption").textContent;
+    if (!dialog.open) dialog.showModal();
+  };
+  buttons.forEach((button, index) => button.addEventListener("click", () => show(index)));
+  if (dialog) {
+    dialog.addEventListener("close", () => buttons[current].focus());
+    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+    dialog.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowRight") show(current + 1);
+      if (event.key === "ArrowLeft") show(current - 1);
+    });
+    dialog.querySelector(".close").addEventListener("click", () => dialog.close());
+    dialog.querySelector(".next").addEventListener("click", () => show(current + 1));
+    dialog.querySelector(".previous").addEventListener("click", () => show(current - 1));
+  }
+
+  // What a reader has opened, and how far they have read, survives a reload.
+  const folds = [...document.querySelectorAll("details[id]")];
+  const open = store.get("open") || {};
+  for (const fold of folds) {
+    if (fold.id in open) fold.open = open[fold.id];
+    fold.addEventListener("toggle", () => { open[fold.id] = fold.open; store.set("open", open); });
+  }
+  const seconds = Number(document.body.dataset.reload || 0);
+  if (!seconds) return;
+  history.scrollRestoration = "manual";
+  const at = store.get("scroll");
+  if (at !== null && !location.hash) window.scrollTo({ top: at, behavior: "instant" });
+  window.addEventListener("pagehide", () => store.set("scroll", window.scrollY));
+  const pause = document.getElementById("pause");
+  let paused = store.get("paused") === true;
+  const name = () => { pause.textContent = paused ? "Go on" : "Pause"; pause.setAttribute("aria-pressed", String(paused)); };
+  pause.addEventListener("click", () => { paused = !paused; store.set("paused", paused); name(); });
+  name();
+  setInterval(() => {
+    const reading = paused || document.hidden || dialog.open || String(getSelection()) !== "";
+    if (!reading) { store.set("scroll", window.scrollY); location.reload(); }
+  }, seconds * 1000);
+})();

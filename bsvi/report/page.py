@@ -1,0 +1,210 @@
+"""The one page: a single file without any request to elsewhere, for phone and desktop, light and dark, and the keyboard."""
+
+import base64
+import hashlib
+import html
+import time
+from dataclasses import dataclass
+from importlib import resources
+from urllib.parse import quote
+
+from bsvi.report import paper, render
+from bsvi.report.cells import Table, plain
+from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, Line
+from bsvi.report.experiments import Experiment, settings
+from bsvi.report.runs import Warned
+from bsvi.report.style import Drawn, palette, to_svg
+from bsvi.report.tables import slug
+from bsvi.report.words import best_row, counts, summary
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment, ready to be shown, its tables in reading order."""
+
+    experiment: Experiment
+    lines: list[Line]
+    claims: list[Table]
+    scores: list[Table]
+    about_runs: list[Table]
+    figures: list[Drawn]
+    warnings: list[Warned]
+
+
+def to_page(sections: list[Section], papers: list[Table], warnings: list[Warned], reload: float = 0.0) -> str:
+    """The whole page as HTML; `reload` is the number of seconds after which it loads itself again (0: never)."""
+    style = _asset("page.css").replace("/*palette*/", palette()).replace("/*dark palette*/", palette(dark=True))
+    script = _asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    runs = sum(len(section.experiment.runs) for section in sections)
+    names = ", ".join(section.experiment.name for section in sections)
+    links = [(slug(s.experiment.name), s.experiment.name) for s in sections] + [
+        ("the-paper", "The paper"),
+        ("notes", "Notes"),
+    ]
+    nav = "".join(f'<li><a href="#{anchor}">{html.escape(name)}</a></li>' for anchor, name in links)
+    body = "".join(map(_section, sections)) or "<p class=lead>No runs yet: this page fills as they start.</p>"
+    made = time.strftime("%Y-%m-%d %H:%M")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="generator" content="bsvi report">
+<title>BSVI report{f": {html.escape(names)}" if names else ""}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+{f'<noscript><meta http-equiv="refresh" content="{reload:g}"></noscript>' if reload else ""}
+</head>
+<body{f' data-reload="{reload:g}"' if reload else ""}>
+<a class="skip" href="#main">Skip to the results</a>
+<header>
+<h1>Buffered Stochastic Variational Inference, measured</h1>
+<p class="lead">{len(sections)} experiment{"s" * (len(sections) != 1)}, {runs} run{"s" * (runs != 1)}, beside the numbers of
+Shu, Bui, Whang and Ermon (AISTATS 2019). Made {made} by <code>bsvi report</code>.</p>
+{_LIVE.format(seconds=f"{reload:g}") if reload else ""}
+</header>
+<nav aria-label="Contents"><ul>{nav}</ul></nav>
+<main id="main">
+{_warnings("page", warnings)}
+{body}
+{_papers(papers)}
+{_NOTES}
+</main>
+<footer>Everything on this page is in this file; the tables (Markdown, LaTeX, CSV) and figures (PNG, PDF) also lie beside it in
+<code>tables/</code> and <code>figures/</code>.</footer>
+<dialog id="zoom" aria-labelledby="zoom-title"><div class="bar"><b id="zoom-title"></b>
+<button type="button" class="previous" aria-label="Previous figure">←</button>
+<button type="button" class="next" aria-label="Next figure">→</button>
+<button type="button" class="close" aria-label="Close">✕</button></div><div class="content"></div><p></p></dialog>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+_LIVE = (
+    '<p class="live"><span>Live: loads itself again every {seconds} s while <code>bsvi report --watch</code> runs.</span>'
+    '<button type="button" id="pause">Pause</button></p>'
+)
+_NOTES = f"""<section id="notes"><h2>Notes</h2>
+<p><b>Scores.</b> Log-likelihood is estimated by BSVI with many steps and uniform weights, a lower bound in expectation;
+ELBO* is the bound of the last proposal, KL* and Reconstruction* its parts. {html.escape(paper.SIGNS)}</p>
+<p><b>Intervals.</b> Methods are compared in pairs, on the same examples and seed by seed. Seeds and examples are crossed
+random effects, and the 95% intervals allow for both: another seed and other examples could have come out differently.
+With few seeds they are wide, and with one seed nothing counts as shown.</p>
+<p><b>Verdicts.</b> A claim holds if its whole interval agrees, is contradicted if its whole interval disagrees, and else
+is not shown. For “close” and “at least” differences within the margin do not matter: 0.3% of the log-likelihood, about
+the largest difference that the paper calls not appreciable; 0.03% for two estimates of the same model; 10% for
+time.</p></section>"""
+
+
+def _section(section: Section) -> str:
+    experiment, anchor = section.experiment, slug(section.experiment.name)
+    sentences = "".join(f"<p>{_code(sentence)}</p>" for sentence in summary(experiment, section.lines))
+    figures = "".join(map(_figure, section.figures))
+    first, rest = section.scores[:1], section.scores[1:]
+    parts = [
+        f'<section id="{anchor}"><h2>{html.escape(experiment.name)}</h2>{_tiles(section)}',
+        f'<div class="summary">{sentences}</div>{_warnings(anchor, section.warnings)}',
+        f"<h3>Scores</h3>{_tables(first)}" if first else "",
+        f"<h3>Does the paper hold?</h3>{_tables(section.claims)}" if section.claims else "",
+        f'<h3>Figures</h3><div class="figures">{figures}</div>' if figures else "",
+        f"<h3>More scores</h3>{_tables(rest)}" if rest else "",
+        f"<h3>Runs and cost</h3>{_tables(section.about_runs)}{_settings(experiment)}</section>",
+    ]
+    return "".join(parts)
+
+
+def _tiles(section: Section) -> str:
+    found, best = counts(section.lines), best_row(section.experiment)
+    tiles = []
+    if best is not None:
+        means = best.means("test", "log_likelihood")
+        tiles.append(("", plain(sum(means) / len(means)), f"best test log-likelihood: {best.label}"))
+    tiles += [(HOLDS, str(found[HOLDS]), "claims hold"), (NOT_SHOWN, str(found[NOT_SHOWN]), "not shown")]
+    tiles.append((CONTRADICTED if found[CONTRADICTED] else "", str(found[CONTRADICTED]), "contradicted"))
+    done = sum(run.result is not None for run in section.experiment.runs)
+    tiles.append(("", f"{done}/{len(section.experiment.runs)}", "runs ended"))
+    cells = "".join(
+        f'<div class="tile {kind.replace(" ", "-")}"><b>{value}</b><span>{html.escape(name)}</span></div>'
+        for kind, value, name in tiles
+    )
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _tables(tables: list[Table]) -> str:
+    return "".join(map(_table, tables))
+
+
+def _table(table: Table) -> str:
+    kinds = [("Markdown", "md", render.to_markdown), ("LaTeX", "tex", render.to_latex), ("CSV", "csv", render.to_csv)]
+    links = ", ".join(
+        f'<a download="{table.name}.{suffix}" href="data:text/plain;charset=utf-8,{quote(write(table))}">{name}</a>'
+        for name, suffix, write in kinds
+    )
+    return f'{render.to_html(table)}<p class="files">This table as {links}</p>'
+
+
+def _figure(drawn: Drawn) -> str:
+    title, caption, alt = (html.escape(text, quote=True) for text in (drawn.title, drawn.caption, drawn.alt))
+    return (
+        f'<figure><button type="button" aria-label="Enlarge: {title}. {alt}">{to_svg(drawn.figure, drawn.name)}</button>'
+        f'<figcaption><b>{title}.</b> <span class="caption">{caption}</span> '
+        f'<a href="figures/{drawn.name}.png">PNG</a> <a href="figures/{drawn.name}.pdf">PDF</a></figcaption></figure>'
+    )
+
+
+def _warnings(anchor: str, warnings: list[Warned]) -> str:
+    if not warnings:
+        return ""
+    items = "".join(
+        f"<li>{f'<code>{html.escape(warned.where)}</code>: ' if warned.where else ''}{html.escape(warned.text)}</li>"
+        for warned in warnings
+    )
+    title = f"{len(warnings)} warning{'s' * (len(warnings) != 1)}: read before trusting a number"
+    return (
+        f'<details class="warnings" id="{anchor}-warnings"{" open" * (len(warnings) <= 5)}><summary>{title}</summary>'
+        f"<ul>{items}</ul></details>"
+    )
+
+
+def _settings(experiment: Experiment) -> str:
+    parts = []
+    shared = next((row for row in experiment.rows if not row.variant), None)
+    for row in experiment.rows:
+        if row.runs and (row.variant or row is shared):
+            run = row.runs[0]
+            about = {} if row.variant else {f"data.{key}": value for key, value in run.part("data").items()}
+            about |= {f"version of {key}": value for key, value in run.part("versions").items()}
+            about |= {
+                key: run.config.get(key) for key in ("git", "device", "threads") if run.config.get(key) is not None
+            }
+            rows = "".join(
+                f"<div><dt>{html.escape(str(key))}</dt><dd>{html.escape(str(value))}</dd></div>"
+                for key, value in (settings(run) | about).items()
+            )
+            name = f"Settings of {row.label}" if row.variant else "Settings that the runs share"
+            anchor = slug(f"{experiment.name} settings {row.label if row.variant else ''}")
+            parts.append(
+                f'<details id="{anchor}"><summary>{html.escape(name)}</summary><dl class="settings">{rows}</dl></details>'
+            )
+    return "".join(parts)
+
+
+def _papers(tables: list[Table]) -> str:
+    return (
+        '<section id="the-paper"><h2>The paper’s own tables</h2><p>As printed, with notes where something is wrong in print.</p>'
+        f'<details id="papers-tables"><summary>Show {len(tables)} tables</summary>{_tables(tables)}</details></section>'
+    )
+
+
+def _code(sentence: str) -> str:
+    words = html.escape(sentence).split("`")
+    return "".join(f"<code>{word}</code>" if i % 2 else word for i, word in enumerate(words))
+
+
+def _asset(name: str) -> str:
+    return resources.files("bsvi.report").joinpath(name).read_text(encoding="utf-8")

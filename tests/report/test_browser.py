@@ -1,0 +1,197 @@
+"""The page in a real browser: it sorts, enlarges, fits phone and desktop, follows light and dark, and asks for nothing."""
+
+import contextlib
+import os
+import re
+import shutil
+
+import pytest
+
+from bsvi.report import make_report
+from tests.report.made_runs import make_run, make_runs
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+FLAGS += " --disable-component-update --disable-sync"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    found = os.environ.get("BSVI_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    if not found:
+        pytest.skip("no browser found: install chromium, or name one in BSVI_BROWSER")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    root = tmp_path_factory.mktemp("page")
+    make_runs(root / "runs", ("vae", "svi", "bsvi", "bsvi-sir"), (0, 1), steps=200, pictures=True)
+    make_run(root / "runs", "iwae", 0, steps=100, ended=False)
+    return make_report([root / "runs"], root / "out")
+
+
+@pytest.fixture
+def opened(browser, report):
+    """Opens the page and, at the end, checks that it complained of nothing and asked for nothing."""
+    contexts, complaints, requests = [], [], []
+
+    def open_page(path=report, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert {re.sub(r"#.*", "", url) for url in requests if not url.startswith("data:")} <= {report.as_uri()}
+
+
+def column(page, table, number):
+    return page.locator(f"#{table} tbody tr > :nth-child({number})").all_inner_texts()
+
+
+def test_tables_sort_by_number_and_by_name(opened):
+    page = opened()
+    table = "omniglot-small-scores-test"
+    heading = page.locator(f"#{table} thead tr:last-child th").nth(2)
+    heading.get_by_role("button").click()
+    values = [float(re.match(r"\S+", text)[0].replace("−", "-")) for text in column(page, table, 3)]
+    assert values == sorted(values, reverse=True) and heading.get_attribute("aria-sort") == "descending"
+    heading.get_by_role("button").press("Enter")  # by keyboard, the other way round
+    values = [float(re.match(r"\S+", text)[0].replace("−", "-")) for text in column(page, table, 3)]
+    assert values == sorted(values) and heading.get_attribute("aria-sort") == "ascending"
+    page.locator(f"#{table} thead tr:last-child th").first.get_by_role("button").click()
+    names = column(page, table, 1)
+    assert names == sorted(names, key=str.lower) and heading.get_attribute("aria-sort") is None
+
+
+def test_cells_without_a_number_come_last_in_both_directions(opened):
+    page = opened()
+    table = "omniglot-small-differences-test"
+    heading = page.locator(f"#{table} thead th").nth(1).get_by_role("button")
+    for _ in range(2):
+        heading.click()
+        assert column(page, table, 2)[-1] == "–"
+
+
+def test_figures_enlarge_and_the_focus_returns(opened):
+    page = opened()
+    buttons = page.locator("figure button")
+    assert buttons.count() >= 7
+    second = buttons.nth(1)
+    small = second.locator("svg").bounding_box()
+    second.focus()
+    page.keyboard.press("Enter")
+    dialog = page.locator("dialog")
+    assert dialog.is_visible() and dialog.locator("svg").bounding_box()["width"] > small["width"]
+    first_title = dialog.locator("b").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert dialog.locator("b").inner_text() != first_title
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert second.evaluate("node => node === document.activeElement")
+    second.click()
+    dialog.get_by_role("button", name="Close").click()
+    assert not dialog.is_visible()
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (820, 1180), (1440, 900)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_and_can_be_read(opened, width, height, scheme):
+    page = opened(viewport={"width": width, "height": height}, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+    ratio = page.evaluate(CONTRAST)
+    assert min(ratio.values()) >= 4.5, ratio
+    assert page.locator("h2").first.is_visible() and page.locator("table:visible").count() >= 5
+
+
+CONTRAST = """() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = (c) => { const [r, g, b] = c.slice(0, 3).map(linear);
+    return .2126 * r + .7152 * g + .0722 * b; };
+  const back = (node) => { for (; node; node = node.parentElement) { const c = rgb(getComputedStyle(node).backgroundColor);
+    if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  const found = {};
+  const texts = ["p", "td", ".lead", "small", "figcaption", "a", ".mark", ".tile span", ".tile b", "thead button", "summary"];
+  for (const choice of texts)
+    for (const node of document.querySelectorAll(choice)) {
+      const [a, b] = [light(rgb(getComputedStyle(node).color)), light(back(node))].sort((x, y) => y - x);
+      found[choice] = Math.min(found[choice] ?? 99, (a + .05) / (b + .05));
+    }
+  return found;
+}"""
+
+
+def test_light_and_dark_differ_in_page_and_figures(opened):
+    colours = []
+    for scheme in ("light", "dark"):
+        page = opened(color_scheme=scheme)
+        colours.append(
+            page.evaluate(
+                "[getComputedStyle(document.body).backgroundColor,"
+                " getComputedStyle(document.querySelector('svg.figure text')).fill]"
+            )
+        )
+    assert colours[0][0] != colours[1][0] and colours[0][1] != colours[1][1]
+
+
+def test_everything_can_be_reached_by_keyboard(opened):
+    page = opened()
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.tagName + '.' + document.activeElement.className"))
+    assert {"A.skip", "BUTTON.", "DIV.scroll", "A."} <= reached
+
+
+def test_without_scripts_the_numbers_are_all_there(opened):
+    page = opened(java_script_enabled=False)
+    assert page.locator("#omniglot-small-scores-test tbody tr").count() == 4
+
+
+def until(page, expression):
+    """Waits by asking again and again: the page's policy forbids Playwright's own way."""
+    for _ in range(100):
+        with contextlib.suppress(Exception):  # asked in the middle of a reload
+            if page.evaluate(expression):
+                return
+        page.wait_for_timeout(100)
+    raise AssertionError(expression)
+
+
+def test_a_watched_page_reloads_by_itself_and_keeps_the_readers_place(browser, tmp_path):
+    make_runs(tmp_path / "runs", ("vae", "svi", "bsvi"), (0, 1), steps=100)
+    state = {}
+
+    def wait(seconds):
+        page = state.setdefault("page", browser.new_page())
+        page.goto((tmp_path / "out" / "index.html").as_uri())
+        page.locator("#omniglot-small-runs thead th").nth(1).get_by_role("button").click()
+        page.evaluate("window.scrollTo({top: 700, behavior: 'instant'}); window.mark = 1")
+        until(page, "window.mark === undefined")  # another document: it has reloaded
+        until(page, "Math.abs(window.scrollY - 700) < 3")
+        state["sort"] = page.locator("#omniglot-small-runs thead th").nth(1).get_attribute("aria-sort")
+        page.locator("#pause").click()
+        page.evaluate("window.mark = 1")
+        page.wait_for_timeout(1500)
+        state["still"] = page.evaluate("window.mark")
+        raise KeyboardInterrupt
+
+    make_report([tmp_path / "runs"], tmp_path / "out", watch=True, every=0.6, wait=wait)
+    assert state["sort"] == "descending" and state["still"] == 1
+    state["page"].reload()
+    assert state["page"].locator("#pause").count() == 0, "the last page stands still"
+    state["page"].close()
