@@ -15,6 +15,12 @@ from bsvi.report import make_report
 from tests.report.made_runs import make_run, make_runs
 
 
+@pytest.fixture
+def no_figures(monkeypatch):
+    """For tests of the rest: figures take most of a report's time."""
+    monkeypatch.setattr("bsvi.report.make.FIGURES", ())
+
+
 class Parsed(HTMLParser):
     """Collects attributes and checks that tags are closed in order."""
 
@@ -81,7 +87,7 @@ def test_the_page_says_in_words_what_came_out(report):
 
 
 def test_reports_are_made_without_torch(tmp_path):
-    make_runs(tmp_path / "runs", ("vae",), (0,), steps=100)
+    make_run(tmp_path / "runs", "vae", 0, steps=100, ended=False)
     code = (
         "import sys; from pathlib import Path; from bsvi.report import make_report; "
         f"make_report([Path({str(tmp_path / 'runs')!r})], Path({str(tmp_path / 'out')!r})); assert 'torch' not in sys.modules"
@@ -89,6 +95,7 @@ def test_reports_are_made_without_torch(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_names_of_strangers_cannot_run_code_or_leave_the_folder(tmp_path):
     folder = make_run(tmp_path / "runs", "vae", 0, steps=100)
     config = json.loads((folder / "config.json").read_text())
@@ -146,9 +153,9 @@ def strange(value, noise):
     return value
 
 
+@pytest.mark.usefixtures("no_figures")  # drawn in the slow sample below
 @pytest.mark.parametrize("seed", range(4))
-def test_no_strange_value_crashes_the_report(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr("bsvi.report.make.FIGURES", [])  # drawn in the slow sample below
+def test_no_strange_value_crashes_the_report(tmp_path, seed):
     _strange_report(tmp_path, seed)
 
 
@@ -191,6 +198,7 @@ def test_watching_follows_the_runs_and_ends_with_a_page_that_stands_still(tmp_pa
     assert list((out / "figures").iterdir()), "the files of the figures come at the end"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_page_is_replaced_whole(tmp_path, monkeypatch):
     make_run(tmp_path / "runs", "vae", 0, steps=100)
     page = make_report([tmp_path / "runs"], tmp_path / "out")
