@@ -120,9 +120,8 @@ def check_input(x: object, beta: float) -> None:
         )
     if not (math.isfinite(beta) and beta >= 0):
         raise ValueError(f"beta must be finite and at least 0, got {beta}; 1.0 gives a bound on ln p(x)")
-    bad = ~torch.isfinite(x).flatten(1).all(1) if x.ndim > 1 else ~torch.isfinite(x)
-    if bad.any():
-        where = bad.nonzero().flatten().tolist()
+    if not torch.isfinite(x).all():
+        where = (~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero().flatten().tolist()
         raise BadInput(
             f"x holds NaN or infinity in {len(where)} of {len(x)} examples (first at index {where[0]}); clean the data"
         )

@@ -171,7 +171,8 @@ class SVI:
                         f"closed_form_kl: no KL is known for {type(q).__name__} and this prior; leave it off"
                     )
                 elbo = weighed.log_lik - beta * kl
-            return torch.autograd.grad(elbo.sum() / self.samples, lambda_, retain_graph=retain_graph)[0]
+            elbo = elbo.sum() if self.samples == 1 else elbo.mean(0).sum()
+            return torch.autograd.grad(elbo, lambda_, retain_graph=retain_graph)[0]
 
     def clipped(self, gradient: Tensor, q: Any) -> Tensor:
         """The gradient with each block (mean, log-variance) scaled to at most ``max_grad_norm``."""
