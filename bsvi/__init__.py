@@ -7,13 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bsvi.ais import ais
     from bsvi.bounds import giwae, responsibilities
     from bsvi.buffer_weights import Last, Learned, Uniform, buffer_weight_average
+    from bsvi.evaluation import evaluate
+    from bsvi.gap import amortization_gap
     from bsvi.methods import METHODS, Method, objective
     from bsvi.model import VAE, DiagonalGaussian, Model
     from bsvi.objectives import Estimate, Objective
     from bsvi.refine import SVI, Amortized
     from bsvi.theta import AllDraws, LastDraw, Recomputed, Resampled
+    from bsvi.training import Training, train
     from bsvi.trajectory import Trajectory
 
 __version__ = "0.1.0"
@@ -40,6 +44,11 @@ _HOME = {
     "METHODS": "methods",
     "Method": "methods",
     "objective": "methods",
+    "evaluate": "evaluation",
+    "amortization_gap": "gap",
+    "ais": "ais",
+    "train": "training",
+    "Training": "training",
 }
 
 __all__ = [
@@ -58,12 +67,17 @@ __all__ = [
     "Objective",
     "Recomputed",
     "Resampled",
+    "Training",
     "Trajectory",
     "Uniform",
+    "ais",
+    "amortization_gap",
     "buffer_weight_average",
+    "evaluate",
     "giwae",
     "objective",
     "responsibilities",
+    "train",
 ]
 
 

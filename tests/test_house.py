@@ -13,7 +13,7 @@ ROOT = Path(bsvi.__file__).parent
 NOTHING: set[str] = set()
 CORE = {"bounds", "buffer_weights", "model", "trajectory", "refine", "theta", "objectives"}
 MAY_IMPORT = {  # what each module or folder may import of bsvi
-    "__init__": CORE | {"methods"},
+    "__init__": CORE | {"methods", "ais", "evaluation", "gap", "training"},
     "bounds": NOTHING,
     "buffer_weights": NOTHING,
     "model": NOTHING,
