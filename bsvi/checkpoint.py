@@ -5,17 +5,20 @@ JSON scalars. Nothing is parsed before the hash was compared, and nothing in the
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAGIC = b"bsvi checkpoint 1\n"
+NAME, VERSION = b"bsvi checkpoint ", 1
+MAGIC = NAME + str(VERSION).encode() + b"\n"
 _HEAD = len(MAGIC) + 65
 
 
@@ -34,33 +37,54 @@ def pack(tensors: "dict[str, Tensor]", scalars: dict[str, Any]) -> bytes:
     from safetensors.torch import save
 
     own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    payload = save(own, metadata={"scalars": json.dumps(scalars)})
+    payload = save(own, metadata={"scalars": json.dumps(scalars, allow_nan=False)})
     return MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
 
 def unpack(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     """Tensors and scalars, or BadCheckpoint."""
     if len(data) < _HEAD or not data.startswith(MAGIC):
-        found = data[: len(MAGIC)]
-        reason = (
-            "empty" if not data else "too short" if MAGIC.startswith(found) else "not a bsvi checkpoint of version 1"
-        )
-        raise BadCheckpoint(reason)
+        raise _no_head(data)
     payload = data[_HEAD:]
     if data[len(MAGIC) : _HEAD] != hashlib.sha256(payload).hexdigest().encode() + b"\n":
         raise BadCheckpoint("its SHA-256 does not match: damaged or cut off")
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
         tensors = load(payload)
         header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
-        scalars = json.loads(header["__metadata__"]["scalars"])
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, MemoryError, OverflowError) as error:
+        scalars = json.loads(header["__metadata__"]["scalars"], parse_constant=_no_number)
+    except Exception as error:  # a made-up file can fail in any way there is; all of them mean the same
         raise BadCheckpoint(f"not readable as tensors and JSON ({type(error).__name__})") from None
     if not isinstance(scalars, dict):
         raise BadCheckpoint("its scalars are no JSON object")
     return tensors, scalars
+
+
+def _no_head(data: bytes) -> BadCheckpoint:
+    """Why these bytes do not begin as a checkpoint does."""
+    number = data[len(NAME) :].split(b"\n", 1)[0]
+    if data.startswith(NAME) and number.isdigit() and len(number) < 9 and int(number) != VERSION:
+        return BadCheckpoint(f"it has the format of version {int(number)}, this program reads version {VERSION}")
+    if MAGIC.startswith(data[: len(MAGIC)]):
+        return BadCheckpoint("cut off" if data else "empty")
+    return BadCheckpoint("not a bsvi checkpoint")
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file, or BadCheckpoint for what is none (a pipe would block) or is larger than ``limit``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise BadCheckpoint("not a regular file")
+        if about.st_size > limit:
+            raise BadCheckpoint(f"{about.st_size:,} bytes, where a checkpoint of this model has fewer than {limit:,}")
+        return file.read(limit)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -69,21 +93,35 @@ def write_atomically(path: Path, data: bytes) -> None:
     Where it fails (disk full), the temporary file is removed, the old file stays, and the error is raised.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()  # of a dead process that had our number
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]  # a disk that fills up takes a part first
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make a rename in this folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot, and need not
+            raise
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def remove_temporaries(folder: Path) -> None:
@@ -94,7 +132,11 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def finite_or_none(value: Any) -> Any:
-    """JSON has no NaN or infinity: they become null, in numbers at any depth."""
+    """JSON has no NaN or infinity: they become null, in numbers at any depth.
+
+    >>> finite_or_none({"bound": [1.0, float("nan")]})
+    {'bound': [1.0, None]}
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -102,3 +144,28 @@ def finite_or_none(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite_or_none(inner) for inner in value]
     return value
+
+
+def count_of(scalars: dict[str, Any], name: str) -> int:
+    """A scalar that must be a number >= 0."""
+    value = scalars.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise BadCheckpoint(f"its {name} is {value!r:.40}, not a number from 0 up")
+    return value
+
+
+def digest(tensors: "dict[str, Tensor]") -> str:
+    """SHA-256 over names, shapes and bytes of tensors: two states are equal if these are.
+
+    >>> import torch
+    >>> digest({"a": torch.zeros(2)}) == digest({"a": -torch.zeros(2)})
+    False
+    """
+    import torch
+
+    sha = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        sha.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        sha.update(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+    return sha.hexdigest()

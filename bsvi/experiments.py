@@ -98,4 +98,5 @@ def reconstructions(model: VAE, batch: Batch, count: int = 8) -> torch.Tensor:
     with torch.no_grad():
         z = model.posterior(model.encode(x)).mean
         decoder: Any = model.decoder
-        return torch.stack([x, decoder.sample(z, generator=torch.Generator().manual_seed(0)).to(x)])
+        silent = {"progress": lambda done, rows: None} if isinstance(decoder, nets.PixelCNN) else {}
+        return torch.stack([x, decoder.sample(z, generator=torch.Generator().manual_seed(0), **silent).to(x)])

@@ -1,88 +1,171 @@
-"""What one looks at while a model trains: the paper's training curves (Fig. 6), and a line when something looks wrong."""
+"""What one looks at while a model trains: the paper's training curves (Fig. 6), a line when something looks wrong, and the
+check that stops before NaN or infinity reaches a parameter."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bsvi.bounds import giwae, responsibilities
-from bsvi.buffer_weights import Uniform, buffer_weight_average
+from bsvi.buffer_weights import buffer_weight_average
 from bsvi.objectives import Estimate, Objective
 
 ACTIVE = 0.01  # a latent is active if its mean's variance over examples exceeds this (Burda et al. 2015)
+COLLAPSED = 0.002  # nats of KL per latent, below which z tells the decoder nothing
+NAMES = ("bound", "svi_0", "svi_k", "bsvi_k", "kl", "reconstruction", "ess", "nonfinite", "grad_norm", "moved")
+
+
+class NotFinite(ArithmeticError):
+    """Training met NaN or infinity and stopped before any parameter took it in; the message has step, tensor and ids."""
 
 
 class Meter:
     """Averages since the last line, kept on the device: nothing waits for a number until the line is written."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
+        self.sums: Tensor | None = None  # of each of NAMES
         self.steps = 0
 
     def add(self, estimate: Estimate, norm: Tensor) -> None:
         t = estimate.trajectory
-        with torch.no_grad():
-            log_w = t.per_proposal()
-            r = responsibilities(t.log_w, estimate.log_pi)
-            values = {
-                "bound": estimate.bound.mean(),
-                "svi_0": log_w[0].mean(),
-                "svi_k": log_w[-1].mean(),
-                "bsvi_k": giwae(log_w, Uniform()(len(log_w)).to(log_w)).mean(),
-                "kl": t.kl[-1].mean().double(),
-                "reconstruction": -t.log_lik[-1].mean(),
-                "ess": (1.0 / r.square().sum(0)).mean(),
-                "nonfinite": torch.isinf(t.log_w).double().mean(),
-                "grad_norm": norm.double(),
-                "moved": (t.lambda_[-1] - t.lambda_[0]).norm(dim=-1).mean().double(),
-            }
-            self.sums = {name: value + self.sums.get(name, 0.0) for name, value in values.items()}
+        with torch.no_grad():  # few operations: each costs some microseconds in every step
+            log_w = t.log_w if t.samples == 1 else t.per_proposal()
+            each = log_w.mean(1)
+            doubled = (estimate.log_pi[:, None] + t.log_w) * 2
+            values = (
+                estimate.bound.mean(),
+                each[0],
+                each[-1],
+                log_w.logsumexp(0).mean() - math.log(len(log_w)),
+                t.kl[-1].mean().double(),
+                -t.log_lik[-1].mean(),
+                (estimate.bound * 2 - doubled.logsumexp(0)).exp().mean(),  # 1 / sum r^2
+                torch.isinf(t.log_w).double().mean(),
+                norm.double(),
+                (t.lambda_[-1] - t.lambda_[0]).norm(dim=-1).mean().double(),
+            )
+            new = torch.stack(values)
+            self.sums = new if self.sums is None else self.sums + new
         self.steps += 1
 
-    def line(self, model: Any, estimate: Estimate, objective: Objective) -> dict[str, Any]:
+    def line(self, model: Any, estimate: Estimate) -> dict[str, Any]:
         """The averages as numbers, and what is read off the last batch; starts the next averages."""
-        line: dict[str, Any] = {name: value.item() / self.steps for name, value in self.sums.items()}
+        sums = [] if self.sums is None else self.sums.tolist()
+        line: dict[str, Any] = {name: value / self.steps for name, value in zip(NAMES, sums, strict=True)}
         proposals = len(estimate.log_pi) // estimate.trajectory.samples
-        pi = estimate.log_pi.exp().unflatten(0, (proposals, -1)).sum(1).log()
-        line["buffer_weight_average"] = buffer_weight_average(pi) if proposals > 1 else 0.0
+        pi = estimate.log_pi.exp().unflatten(0, (proposals, -1)).sum(1)
+        line["buffer_weight_average"] = buffer_weight_average(pi.log()) if proposals > 1 else 0.0
+        line["ess_of_pi"] = 1.0 / estimate.log_pi.exp().square().sum().item()  # what ess would be with equal weights
         line |= latents(model, estimate)
-        self.sums, self.steps = {}, 0
+        self.sums, self.steps = None, 0
         return line
 
 
-def latents(model: Any, estimate: Estimate) -> dict[str, int]:
-    """How many latents the last proposals use, of how many; nothing where the family does not tell its mean."""
+def latents(model: Any, estimate: Estimate) -> dict[str, Any]:
+    """How many latents the last proposals use, of how many, and the KL of each; nothing where the family tells no mean."""
     try:
         with torch.no_grad():
-            mean = model.posterior(estimate.trajectory.lambda_[-1]).mean
-    except NotImplementedError:
+            mean = model.posterior(estimate.trajectory.lambda_[-1]).mean.flatten(1)
+    except (NotImplementedError, AttributeError):
         return {}
-    return {"active_units": int((mean.var(0) > ACTIVE).sum()), "latents": mean.shape[-1]} if len(mean) > 1 else {}
+    if len(mean) < 2:
+        return {}
+    per_latent = estimate.trajectory.kl[-1].mean().item() / mean.shape[1]
+    return {
+        "active_units": int((mean.var(0) > ACTIVE).sum()),
+        "latents": mean.shape[1],
+        "kl_per_latent": per_latent,
+    }
 
 
 def problems(line: dict[str, Any]) -> list[str]:
     """One line for each thing that looks wrong in a line of metrics, with what to try. None of them is an error."""
     found = []
     at = f"step {line['step']}:"
-    if line["svi_k"] < line["svi_0"] - 1.0 - 0.01 * abs(line["svi_0"]):
+    svi_0, svi_k, bsvi_k = line["svi_0"], line["svi_k"], line["bsvi_k"]
+    if svi_k < svi_0 - 1.0 - 0.01 * abs(svi_0):
         found.append(
-            f"{at} SVI-k ({line['svi_k']:.2f}) is below SVI-0 ({line['svi_0']:.2f}): the steps lead away (this is possible, "
+            f"{at} SVI-k ({svi_k:.2f}) is below SVI-0 ({svi_0:.2f}): the steps lead away (this is possible, "
             "see docs/theory.md); try a smaller svi.lr or svi.max_grad_norm"
         )
-    if line["bsvi_k"] < line["svi_k"] - 1.0 - 0.01 * abs(line["svi_k"]):
+    if bsvi_k < svi_k - 1.0 - 0.01 * abs(svi_k):
         found.append(
-            f"{at} BSVI-k is below SVI-k: early proposals are poor; a learned pi (bsvi-sir-pi) can look past them"
+            f"{at} BSVI-k ({bsvi_k:.2f}) is below SVI-k ({svi_k:.2f}): early proposals are poor; a learned pi "
+            "(bsvi-sir-pi) can look past them"
         )
     if line["nonfinite"] > 0:
         found.append(
             f"{at} {line['nonfinite']:.1%} of the weights are not finite and count as zero; try a smaller svi.lr"
         )
-    if line["moved"] > 100:
+    if not line["moved"] <= 100:
         found.append(
-            f"{at} SVI moves lambda by {line['moved']:.0f} on average; try a smaller svi.lr or svi.max_grad_norm"
+            f"{at} exploding SVI steps: they move lambda by {line['moved']:.0f} on average; try a smaller svi.lr or "
+            "svi.max_grad_norm"
         )
-    if line.get("active_units") == 0 and line["beta"] == 1.0:
+    if line["ess"] < 1.01 and line.get("ess_of_pi", 0.0) > 2:
         found.append(
-            f"{at} posterior collapse: no latent is active; try KL annealing (anneal.start 0.1, anneal.steps 5000)"
+            f"{at} one draw carries the whole buffer (effective size {line['ess']:.2f} of {line['ess_of_pi']:.1f}): the "
+            "others teach nothing; try a smaller svi.lr, or fewer svi.steps"
+        )
+    if line["beta"] == 1.0 and (line.get("active_units") == 0 or line.get("kl_per_latent", 1.0) < COLLAPSED):
+        found.append(
+            f"{at} posterior collapse: {line['active_units']} of {line['latents']} latents are active, KL "
+            f"{line['kl_per_latent']:.4f} nats per latent; try KL annealing (anneal.start 0.1, anneal.steps 5000)"
         )
     return found
+
+
+def check_batch(step: int, x: Any, ids: Tensor | None, split: str = "training") -> None:
+    """Raise NotFinite with the ids of the examples of x that hold NaN or infinity, if there are any."""
+    if isinstance(x, Tensor) and x.ndim and x.is_floating_point() and not torch.isfinite(x).all():
+        bad = ~torch.isfinite(x).reshape(len(x), -1).all(1)
+        raise NotFinite(
+            f"step {step}: x holds NaN or infinity in {int(bad.sum())} of {len(x)} {split} examples, {named(ids, bad)}; "
+            "clean the data"
+        )
+
+
+def check_finite(
+    step: int, estimate: Estimate, norm: Tensor, model: Any, objective: Objective, ids: Tensor | None
+) -> None:
+    """Raise NotFinite, naming the tensor and the batch ids, before the optimiser sees it."""
+    fine = torch.isfinite(estimate.bound).all() & torch.isfinite(norm)
+    for parameter in objective.parameters():
+        if parameter.grad is not None:
+            fine = fine & torch.isfinite(parameter.grad).all()
+    if not fine:  # the one moment of a step that waits for the device
+        raise NotFinite(f"step {step}: {culprit(estimate, model, objective, ids)}")
+
+
+def culprit(estimate: Estimate, model: Any, objective: Objective, ids: Tensor | None) -> str:
+    """The first tensor on the way from parameters to gradients that is not finite, and what to try."""
+    named_parameters = [(name, p) for name, p in model.named_parameters()]
+    named_parameters += [(f"the objective's {name}", p) for name, p in objective.named_parameters()]
+    for name, parameter in named_parameters:
+        if not torch.isfinite(parameter).all():
+            return f"parameter {name} is not finite, {named(ids)}; lower optim.lr"
+    t = estimate.trajectory
+    if not torch.isfinite(t.lambda_[0]).all():
+        bad = ~torch.isfinite(t.lambda_[0]).all(-1)
+        return f"the encoder's output is not finite for {named(ids, bad)}; look at these examples, or lower optim.lr"
+    bad = ~torch.isfinite(estimate.bound)
+    if bad.any():
+        what = "the bound" if torch.isfinite(t.log_lik[:, bad]).any() else "the decoder's output ln p(x|z)"
+        return f"{what} is not finite in any draw for {named(ids, bad)}; look at these examples, or lower svi.lr or optim.lr"
+    for name, parameter in named_parameters:
+        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+            return f"the gradient of {name} is not finite, {named(ids)}; lower optim.lr, or go on with another seed"
+    return f"the gradient's norm overflows, {named(ids)}; lower optim.lr"
+
+
+def named(ids: Tensor | None, rows: Tensor | None = None, most: int = 60) -> str:
+    """'batch ids 3, 17' for the given rows of a batch, or all; by their place in the batch where it has no ids."""
+    if rows is not None:
+        rows = rows.cpu()
+    if ids is None:
+        if rows is None:
+            return "batch without ids"
+        word, listed = "rows of the batch", rows.nonzero().flatten().tolist()
+    else:
+        word, listed = "batch ids", (ids.cpu() if rows is None else ids.cpu()[rows]).flatten().tolist()
+    return f"{word} " + ", ".join(map(str, listed[:most])) + (f", ... ({len(listed)})" if len(listed) > most else "")

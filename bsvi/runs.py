@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -11,7 +10,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.checkpoint import BadCheckpoint, finite_or_none, pack, remove_temporaries, unpack, write_atomically
+from bsvi.checkpoint import (
+    BadCheckpoint,
+    count_of,
+    finite_or_none,
+    pack,
+    read_file,
+    remove_temporaries,
+    unpack,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,11 +32,15 @@ class RunError(RuntimeError):
 
 
 class Run:
-    """One run folder, owned by this process while it is open."""
+    """One run folder, owned by this process while it is open: ``with Run(folder) as run``.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
-        self.warnings: list[str] = []
+    ``identity`` names what the states of this run belong to (configuration, data, version), by field. It is written into every
+    checkpoint, and a checkpoint with another one is refused.
+    """
+
+    def __init__(self, folder: Path | str, identity: dict[str, Any] | None = None) -> None:
+        self.folder, self.identity = Path(folder), identity
+        self.warnings: list[str] = []  # not told to anyone yet
         self._lock: int | None = None
         self._pending: list[bytes] = []  # metrics that the disk did not take yet
         self._metrics_end = 0
@@ -39,7 +51,7 @@ class Run:
         """Take the folder, or raise RunError at once if a living process has it. The kernel frees a dead owner's lock."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise RunError(
                 f"{self.folder} cannot be used ({error.strerror}); choose another folder with --out"
@@ -52,20 +64,22 @@ class Run:
                 f"{self.folder} is in use by {self._owner()}; wait for it, stop it, or choose another --out"
             ) from None
         self._lock = lock
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk: the lock holds without the owner's name
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         remove_temporaries(self.folder)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._lock is not None:
-            os.ftruncate(self._lock, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock, 0)
             os.close(self._lock)  # the file stays: removing it would let two owners hold two files of one name
             self._lock = None
 
     def _owner(self) -> str:
         for _ in range(20):  # the owner may have locked the file a moment before it writes its name
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 owner = json.loads((self.folder / "lock").read_bytes())
                 return f"process {owner['pid']} on {owner['host']}"
             time.sleep(0.02)
@@ -73,15 +87,21 @@ class Run:
 
     # --- configuration and result ---------------------------------------------------------------------------------
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """A JSON file of the folder, or None where there is none."""
+    def read(self, name: str, *fields: str) -> dict[str, Any] | None:
+        """A JSON object of the folder that has these fields, or None where there is no such file."""
         path = self.folder / name
         if not path.exists():
             return None
         try:
-            return json.loads(path.read_bytes())
-        except ValueError:
-            raise RunError(f"{path} is not JSON any more; restore it, or start anew with another --out") from None
+            value = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            value = None
+        lacking = [field for field in fields if field not in value] if isinstance(value, dict) else ["anything"]
+        if lacking:
+            raise RunError(
+                f"{path} is damaged (it lacks {', '.join(lacking)}); restore it, or start anew with another --out"
+            )
+        return value
 
     def write(self, name: str, value: dict[str, Any]) -> None:
         write_atomically(self.folder / name, (json.dumps(finite_or_none(value), indent=1) + "\n").encode())
@@ -93,14 +113,21 @@ class Run:
         self._pending.append((json.dumps(finite_or_none(line)) + "\n").encode())
         self._flush()
 
-    def _flush(self) -> bool:
+    def _flush(self, sync: bool = False) -> bool:
+        """Write the pending lines; with ``sync`` to the disk itself, which only a checkpoint that counts them needs."""
         data = b"".join(self._pending)
         try:
-            with open(self.folder / "metrics.jsonl", "ab") as file:
-                file.truncate(self._metrics_end)  # a line that was cut off by a full disk or a kill
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            with open(self.folder / "metrics.jsonl", "ab", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > self._metrics_end:
+                    file.truncate(self._metrics_end)  # a line that was cut off by a full disk or a kill
+                elif size < self._metrics_end:
+                    self.warn(f"metrics.jsonl lost {self._metrics_end - size} bytes to another program")
+                    self._metrics_end = size
+                if file.write(data) != len(data):
+                    raise OSError(0, "the disk took only a part")
+                if sync:
+                    os.fsync(file.fileno())
         except OSError as error:
             self.warn(f"metrics.jsonl could not be written ({error.strerror}); training goes on, the lines are kept")
             return False
@@ -108,18 +135,29 @@ class Run:
         self._pending.clear()
         return True
 
+    def _holds(self, end: int) -> bool:
+        """Whether metrics.jsonl has its first ``end`` bytes, up to the end of a line."""
+        if end == 0:
+            return True
+        try:
+            with open(self.folder / "metrics.jsonl", "rb") as file:
+                file.seek(end - 1)
+                return file.read(1) == b"\n"
+        except OSError:
+            return False
+
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Path]:
         """The checkpoint files, newest first."""
-        found = [path for path in self.folder.glob("state-*.ckpt") if re.fullmatch(r"state-\d+\.ckpt", path.name)]
-        return sorted(found, key=lambda path: int(path.stem[6:]), reverse=True)
+        found = [path for path in self.folder.glob("state-*.ckpt") if re.fullmatch(r"state-\d{8,18}\.ckpt", path.name)]
+        return sorted(found, key=step_of, reverse=True)
 
     def save(self, step: int, tensors: "dict[str, Tensor]", scalars: dict[str, Any]) -> bool:
         """Write a checkpoint; on a full disk keep the old one, warn, and return False."""
-        if not self._flush():
+        if not self._flush(sync=True):
             return False
-        scalars = {**scalars, "step": step, "metrics_end": self._metrics_end}
+        scalars = {**scalars, "step": step, "metrics_end": self._metrics_end, "identity": self.identity}
         try:
             write_atomically(self.folder / f"state-{step:08d}.ckpt", pack(tensors, scalars))
         except OSError as error:
@@ -127,35 +165,89 @@ class Run:
                 f"checkpoint of step {step} not written ({error.strerror}); the one before is intact, training goes on"
             )
             return False
-        for old in self.checkpoints()[KEEP:]:
+        ours = [path for path in self.checkpoints() if step_of(path) <= step]
+        for old in {*self.checkpoints()} - {*ours[:KEEP]}:  # a later one was passed over when this run was resumed
             with contextlib.suppress(OSError):
                 old.unlink()
         return True
 
-    def load(self) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
-        """The newest checkpoint that is whole, or None; damaged ones are named in a warning and passed over."""
+    def find(self, limit: int = 1 << 40) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
+        """The newest checkpoint that is whole, or None where there is none; changes nothing.
+
+        Damaged ones are named in a warning and passed over. Where none of several can be used it is a RunError: to start
+        again at step 0 would overwrite what may still be rescued.
+        """
+        reasons, fallback = [], None
         for path in self.checkpoints():
             try:
-                tensors, scalars = unpack(path.read_bytes())
-                self._metrics_end = int(scalars["metrics_end"])
-                metrics = self.folder / "metrics.jsonl"
-                if self._metrics_end > (metrics.stat().st_size if metrics.exists() else 0):
+                tensors, scalars = unpack(read_file(path, limit))
+                end = count_of(scalars, "metrics_end")
+                if count_of(scalars, "step") != step_of(path):
+                    raise BadCheckpoint(f"it is of step {scalars['step']}")
+                self._check_identity(path, scalars.get("identity"))
+                if not self._holds(end):
+                    fallback = fallback or (tensors, scalars)
                     raise BadCheckpoint("metrics.jsonl is shorter than it was when this checkpoint was made")
-            except (BadCheckpoint, OSError, KeyError, TypeError, ValueError) as error:
-                self.warn(f"{path.name} is not used: {error}")
+            except (BadCheckpoint, OSError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                reasons.append(f"{path.name}: {reason}")
+                self.warn(f"{path.name} is not used: {reason}")
                 continue
-            if metrics.exists():
-                os.truncate(metrics, self._metrics_end)  # lines of steps that will be taken again
             return tensors, scalars
-        self._metrics_end = 0
+        if fallback is not None:
+            self.warn(
+                f"lines of metrics.jsonl up to step {fallback[1]['step']} are missing; training goes on without them"
+            )
+            return fallback
+        if reasons:
+            raise RunError(
+                f"no checkpoint in {self.folder} can be used ({'; '.join(reasons)}); restore one, or remove them to start "
+                "from the beginning"
+            )
         return None
+
+    def load(self, limit: int = 1 << 40) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
+        """As ``find``, to go on from: lines of metrics.jsonl of steps that will be taken again are cut off."""
+        found = self.find(limit)
+        end = 0 if found is None else found[1]["metrics_end"]
+        metrics = self.folder / "metrics.jsonl"
+        if metrics.exists():
+            self._metrics_end = end if self._holds(end) else metrics.read_bytes()[:end].rfind(b"\n") + 1
+            os.truncate(metrics, self._metrics_end)
+        return found
+
+    def copy_state(self, source: "Run", limit: int = 1 << 40) -> bool:
+        """Begin with the newest whole state of another run and its metrics so far; False where it has none."""
+        found = source.find(limit)
+        self.warnings += source.warnings
+        if found is None:
+            return False
+        tensors, scalars = found
+        metrics = source.folder / "metrics.jsonl"
+        self._pending = [metrics.read_bytes()[: scalars["metrics_end"]]] if metrics.exists() else []
+        if not self.save(scalars["step"], tensors, scalars):
+            raise RunError(f"{self.folder} could not be written: {self.warnings[-1]}")
+        return True
+
+    def _check_identity(self, path: Path, theirs: Any) -> None:
+        ours = self.identity
+        if ours is None or not isinstance(theirs, dict):
+            return
+        ours = json.loads(json.dumps(ours))  # tuples are lists in a file
+        other = [
+            f"{k}: {theirs.get(k)} -> {ours.get(k)}" for k in sorted({*ours, *theirs}) if theirs.get(k) != ours.get(k)
+        ]
+        if other:
+            raise RunError(
+                f"{path} belongs to another run ({'; '.join(other)}); use the configuration that made it, or --fork NEW"
+            )
 
     def save_model(self, tensors: "dict[str, Tensor]", config: dict[str, Any], step: int) -> bool:
         """model.safetensors: the best weights with their configuration, for sharing; on a full disk warn and return False."""
         from safetensors.torch import save
 
         own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        metadata = {"format": "pt", "bsvi": json.dumps({**config, "step": step})}
+        metadata = {"format": "pt", "bsvi": json.dumps(finite_or_none({**config, "step": step}))}
         try:
             write_atomically(self.folder / "model.safetensors", save(own, metadata=metadata))
         except OSError as error:
@@ -165,25 +257,13 @@ class Run:
 
     def warn(self, line: str) -> None:
         self.warnings.append(line)
-        self.note(f"warning: {line}")
 
     def note(self, line: str) -> None:
         """Append to log.txt; never a reason to stop."""
-        with contextlib.suppress(OSError), open(self.folder / "log.txt", "a") as file:
+        with contextlib.suppress(OSError), open(self.folder / "log.txt", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
 
-def digest(tensors: "dict[str, Tensor]") -> str:
-    """SHA-256 over names, shapes and bytes of tensors: two states are equal if these are."""
-    sha = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        sha.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        sha.update(value.reshape(-1).view(_bytes()).numpy().tobytes() if value.numel() else b"")
-    return sha.hexdigest()
-
-
-def _bytes() -> Any:
-    import torch
-
-    return torch.uint8
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(path.stem.removeprefix("state-"))

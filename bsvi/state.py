@@ -1,14 +1,39 @@
 """All that a training run is made of, as tensors and JSON scalars, and back again: resuming is exact."""
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from bsvi.training import Looks
+from bsvi.health import NAMES, Meter
 
-from bsvi.health import Meter
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # of AMSGrad, beside its count of steps
+
+State = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+class Misfit(ValueError):
+    """A checkpoint that is whole but of another model or optimiser; the message names the keys."""
+
+
+class Looks:
+    """The looks at the validation images so far: the best bound, its step, how many have passed since, the latest one's step."""
+
+    def __init__(self) -> None:
+        self.best, self.best_step, self.since, self.latest = -math.inf, 0, 0, 0
+
+    def take(self, step: int, bound: float) -> bool:
+        """Note a bound; returns whether it is the best so far. NaN never is."""
+        self.latest = step
+        if bound > self.best:
+            self.best, self.best_step, self.since = bound, step, 0
+            return True
+        self.since += 1
+        return False
+
+    def exhausted(self, patience: int) -> bool:
+        return 0 < patience <= self.since
 
 
 def capture(
@@ -16,34 +41,47 @@ def capture(
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
     meter: Meter,
-    looks: "Looks",
+    looks: Looks,
     seconds: float,
     best: dict[str, Tensor],
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+) -> State:
     """Tensors and scalars of parameters, BatchNorm buffers, pi, optimiser, random state, running averages, early stopping."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
     tensors |= {f"best.{name}": value for name, value in best.items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
-    tensors |= {f"meter.{name}": value for name, value in meter.sums.items()}
+    if meter.steps:
+        tensors["meter"] = meter.sums
     tensors["random.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors |= {f"random.cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    # numbers as text where they may be infinite, which JSON has no word for
     scalars = {"seconds": seconds, "meter_steps": meter.steps, "looks": {k: str(v) for k, v in vars(looks).items()}}
     return tensors, scalars
 
 
 def restore(
-    saved: tuple[dict[str, Tensor], dict[str, Any]],
+    saved: State,
     model: nn.Module,
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
     meter: Meter,
-    looks: "Looks",
+    looks: Looks,
 ) -> tuple[int, float, dict[str, Tensor]]:
-    """Put a captured state back in place; returns step, seconds so far and the best weights."""
+    """Put a captured state back in place; returns step, seconds so far and the best weights. A Misfit changes nothing."""
     tensors, scalars = saved
+    check_fit(tensors, model, objective, optimizer)
+    try:
+        step, seconds, meter_steps = int(scalars["step"]), float(scalars["seconds"]), int(scalars["meter_steps"])
+        if meter_steps and "meter" not in tensors:
+            raise ValueError("no averages")
+        told = {name: type(value)(scalars["looks"][name]) for name, value in vars(looks).items()}
+        if math.isnan(told["best"]) or not 0 <= seconds < math.inf or min(step, meter_steps, told["since"]) < 0:
+            raise ValueError("a number out of range")
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise Misfit(f"the checkpoint's scalars are not those of a training state ({error!r:.80})") from None
+
     model.load_state_dict(part(tensors, "model."))
     objective.load_state_dict(part(tensors, "objective."))
     states: dict[int, dict[str, Tensor]] = {}
@@ -52,21 +90,63 @@ def restore(
         states.setdefault(int(index), {})[key] = value
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
     device = next(model.parameters()).device
-    meter.sums = {name: value.to(device) for name, value in part(tensors, "meter.").items()}
-    meter.steps = int(scalars["meter_steps"])
-    looks.best, looks.best_step, looks.since = (
-        float(scalars["looks"]["best"]),
-        int(scalars["looks"]["best_step"]),
-        int(scalars["looks"]["since"]),
-    )
+    meter.steps, meter.sums = meter_steps, tensors["meter"].to(device) if meter_steps else None
+    vars(looks).update(told)
     torch.set_rng_state(tensors["random.cpu"])
     cuda = part(tensors, "random.cuda.")
     if cuda and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([cuda[str(i)] for i in range(len(cuda))])
-    best = {name: value.to(device) for name, value in part(tensors, "best.").items()}
-    return int(scalars["step"]), float(scalars["seconds"]), best
+    return step, seconds, {name: value.to(device) for name, value in part(tensors, "best.").items()}
+
+
+def check_fit(
+    tensors: dict[str, Tensor], model: nn.Module, objective: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Raise Misfit, naming the keys, unless every tensor is there with the shape and type that it will be put into."""
+    must = {f"model.{name}": value for name, value in model.state_dict().items()}
+    must |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
+    must["random.cpu"] = torch.get_rng_state()
+    may = {f"best.{name}": value for name, value in model.state_dict().items()}
+    may["meter"] = torch.zeros(len(NAMES), dtype=torch.float64)
+    for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        may |= {f"optimizer.{index}.{name}": parameter for name in MOMENTS}
+        may[f"optimizer.{index}.step"] = torch.zeros(())
+        if any(name.startswith(f"optimizer.{index}.") for name in tensors):  # one that has no gradient has no state
+            must |= {name: may[name] for name in may if name.startswith(f"optimizer.{index}.")}
+    if any(name.startswith("best.") for name in tensors):
+        must |= {name: value for name, value in may.items() if name.startswith("best.")}
+    known = {**may, **must}
+    complaints = [f"{name} is missing" for name in must if name not in tensors]
+    complaints += [
+        f"{name} is unknown" for name in tensors if name not in known and not name.startswith("random.cuda.")
+    ]
+    for name in tensors.keys() & known.keys():
+        got, want = tensors[name], known[name]
+        if got.shape != want.shape or got.dtype != want.dtype:
+            complaints.append(f"{name} is {describe(got)}, not {describe(want)}")
+    if complaints:
+        rest = f"; and {len(complaints) - 6} more" if len(complaints) > 6 else ""
+        raise Misfit(
+            f"the checkpoint does not fit this model and optimiser: {'; '.join(sorted(complaints)[:6])}{rest}; "
+            "use the configuration that made it, or another run folder"
+        )
+
+
+def describe(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors under a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def size_limit(model: nn.Module, objective: nn.Module) -> int:
+    """More bytes than a checkpoint of this model ever has: weights, best weights, three moments, and room for the rest."""
+    held = [*model.state_dict().values(), *objective.state_dict().values()]
+    return 8 * sum(value.numel() * value.element_size() for value in held) + (16 << 20)
+
+
+def infinite(tensors: dict[str, Tensor]) -> set[str]:
+    """The names of the floating-point tensors that hold NaN or infinity."""
+    return {name for name, value in tensors.items() if value.is_floating_point() and not torch.isfinite(value).all()}

@@ -1,26 +1,25 @@
-"""The training loop, from top to bottom: anneal, estimate, backward, clip, step, log, validate, save, stop."""
+"""The training loop, from top to bottom: validate, anneal, estimate, backward, clip, step, log, save, stop."""
 
-import itertools
 import math
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bsvi.health import Meter, problems
+from bsvi.health import Meter, NotFinite, check_batch, check_finite, problems
 from bsvi.model import Model
 from bsvi.objectives import BadInput, Objective
-from bsvi.runs import Run
-from bsvi.state import capture, restore
+from bsvi.runs import Run, RunError
+from bsvi.signals import Signals
+from bsvi.state import Looks, State, capture, infinite, restore, size_limit
+from bsvi.streams import Stream, following, starting_at, unpack
 
 VALIDATION_SEED = 2019  # the noise of every look at the validation images
-
-Stream = Callable[[int], Iterator[Any]] | Iterable[Any]
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,10 @@ class Result:
         return self.stopped in ("steps", "early")
 
 
-class NotFinite(ArithmeticError):
-    """Training met NaN or infinity and stopped before any parameter took it in; the message has step, tensor and ids."""
-
-
 class Watcher:
     """What sees the training: prints nothing. bsvi.watch has one for terminals."""
+
+    def start(self, step: int) -> None: ...
 
     def train(self, line: dict[str, Any]) -> None: ...
 
@@ -77,211 +74,202 @@ def train(
     batches: Stream,
     valid: Stream | None = None,
     settings: Training = Training(),  # noqa: B008 - frozen
-    run: Run | None = None,
+    run: Run | Path | str | None = None,
     watcher: Watcher = Watcher(),  # noqa: B008 - without state
     config: dict[str, Any] | None = None,
 ) -> Result:
     """Train ``model`` (a module that is a Model) in place and leave it with its best weights.
 
-    batches  of training: an iterable that is cycled, or a function of the step at which to start, which makes resuming exact.
-             Each batch is x, or (x, ids)
+    batches  of training: an iterable that is cycled, or a function of the step at which to start. Each batch is x, or (x, ids).
+             Resuming is exact if step s always sees the same batch: a list, or a function of the step; a loader that
+             shuffles is not
     valid    of validation, the same every time; without it the last weights count as the best
     run      a run folder: metrics, checkpoints, and resuming from them
+    config   what model.safetensors says of itself
 
-    >>> model = torch.nn.Linear(1, 1)  # doctest: +SKIP
-    >>> train(bsvi.VAE(encoder, decoder), bsvi.objective("bsvi-sir"), batches, valid)  # doctest: +SKIP
+    >>> import bsvi
+    >>> decoder = torch.nn.Bilinear(3, 2, 1)
+    >>> model = bsvi.VAE(torch.nn.Linear(3, 4), lambda x, z: -decoder(x, z).square().sum(-1))
+    >>> train(model, bsvi.objective("bsvi", k=2), [torch.ones(5, 3)], settings=Training(steps=4)).stopped
+    'steps'
     """
+    if isinstance(run, str | Path):
+        with Run(run) as opened:
+            return train(model, objective, batches, valid, settings, opened, watcher, config)
     optimizer = torch.optim.Adam([*model.parameters(), *objective.parameters()], lr=settings.lr, amsgrad=True)
     meter, looks = Meter(), Looks()
     step, before = 0, 0.0
     best: dict[str, Tensor] = {}
-    if run is not None and (saved := run.load()) is not None:
+    saved = run.load(size_limit(model, objective)) if run is not None else None
+    stream = starting_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
+    if saved is not None:
         step, before, best = restore(saved, model, objective, optimizer, meter, looks)
-        watcher.say(f"resumed at step {step}")
+        tell(run, watcher, f"resumed at step {step}")
+    watcher.start(step)
+    if not model.training:
+        model.train()  # else as it is: the user may have put a part of it into eval mode
     start = last_save = time.monotonic()
-    stopped = "early" if looks.exhausted(settings.patience) else "steps"
-    model.train()
+    unsaved, stopped = False, ""
+    at_first = infinite(model.state_dict())  # buffers may hold infinity on purpose, as masks do
+
+    def state() -> State:
+        """Everything there is to save; raises NotFinite where it is spoilt, as no checkpoint may hold that."""
+        tensors, scalars = capture(model, objective, optimizer, meter, looks, before + time.monotonic() - start, best)
+        bad = infinite(tensors) - {f"{part}.{name}" for part in ("model", "best") for name in at_first} - {"meter"}
+        if bad:
+            raise NotFinite(f"step {step}: {', '.join(sorted(bad)[:5])} not finite, so not saved; lower optim.lr")
+        return tensors, scalars
+
     with Signals() as signals:
-        stream = starting_at(batches, step)
-        while step < settings.steps and not looks.exhausted(settings.patience):
-            x, ids = unpack(next(stream))
-            beta = annealed(settings, step)
-            try:
-                estimate = objective(model, x, beta)
-            except BadInput as error:
-                raise NotFinite(f"step {step + 1}: {error} (batch ids {named(ids)})") from None
-            optimizer.zero_grad(set_to_none=True)
-            estimate.loss.backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-            check_finite(step + 1, estimate, norm, model, objective, ids)
-            optimizer.step()
-            step += 1
-            meter.add(estimate, norm)
-            watcher.step(step)
-            seconds = before + time.monotonic() - start
-
-            if step % settings.log_every == 0 or step == settings.steps:
-                calls = step * objective.decoder_calls
-                line = {"split": "train", "step": step, "seconds": seconds, "beta": beta, "lr": settings.lr}
-                line |= meter.line(model, estimate, objective) | {"decoder_calls": calls}
-                if run is not None:
-                    run.log(line)
-                watcher.train(line)
-                for problem in problems(line):
-                    watcher.say(problem)
-
-            if valid is not None and (step % settings.valid_every == 0 or step == settings.steps):
-                bound, first = validate(model, objective, valid)
-                improved = looks.take(step, bound)
+        while not stopped:
+            tell(run, watcher)
+            last = step >= settings.steps
+            if valid is not None and looks.latest < step and (last or step % settings.valid_every == 0):
+                found = validate(model, objective, valid, step, signals)
+                if found is None:  # a signal: it is looked at when the run is taken up again
+                    stopped = signals.received
+                    break
+                bound, first = found
+                improved, unsaved = looks.take(step, bound), True
                 if improved:
                     best = {name: value.detach().clone() for name, value in model.state_dict().items()}
                     if run is not None:
                         run.save_model(best, config or {}, step)
+                seconds = before + time.monotonic() - start
                 line = {"split": "valid", "step": step, "seconds": seconds, "bound": bound, "best": improved}
                 if run is not None:
                     run.log(line)
                 watcher.valid(line, model, first)
+                tell(run, watcher)
+
+            if last or looks.exhausted(settings.patience):
+                stopped = "steps" if last else "early"
+                break
+
+            x, ids = unpack(following(stream, step))
+            beta = annealed(settings, step)
+            try:
+                estimate = objective(model, x, beta)
+            except BadInput:
+                check_batch(step + 1, x, ids)  # says which ids
+                raise
+            optimizer.zero_grad(set_to_none=True)
+            estimate.loss.backward()
+            norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+            check_finite(step + 1, estimate, norm, model, objective, ids)
+            nn.utils.clip_grads_with_norm_(model.parameters(), settings.max_grad_norm, norm)
+            optimizer.step()
+            step, unsaved = step + 1, True
+            meter.add(estimate, norm)
+            watcher.step(step)
+
+            if step % settings.log_every == 0 or step == settings.steps:
+                seconds = before + time.monotonic() - start
+                calls = step * objective.decoder_calls
+                line = {"split": "train", "step": step, "seconds": seconds, "beta": beta, "lr": settings.lr}
+                line |= meter.line(model, estimate) | {"decoder_calls": calls}
+                if run is not None:
+                    run.log(line)
+                watcher.train(line)
+                tell(run, watcher, *problems(line))
 
             if signals.received or time.monotonic() - start > settings.time_limit:
                 stopped = signals.received or "time"
-                break
-            if run is not None and time.monotonic() - last_save > settings.save_every:
-                run.save(
-                    step, *capture(model, objective, optimizer, meter, looks, before + time.monotonic() - start, best)
-                )
+            elif run is not None and time.monotonic() - last_save > settings.save_every:
+                unsaved = not run.save(step, *state())
                 last_save = time.monotonic()
-        else:
-            stopped = "early" if step < settings.steps else "steps"
 
-        seconds = before + time.monotonic() - start
+        result = Result(
+            steps=step,
+            best_step=looks.best_step or step,
+            best_valid_bound=looks.best,
+            seconds=before + time.monotonic() - start,
+            stopped=stopped,
+            decoder_calls=step * objective.decoder_calls,
+        )
         if run is not None:
-            run.save(step, *capture(model, objective, optimizer, meter, looks, seconds, best))
-    result = Result(step, looks.best_step or step, looks.best, seconds, stopped, step * objective.decoder_calls)
-    if result.finished:
-        if best:
+            finish(run, result, state() if unsaved else None, best or model.state_dict(), config or {})
+        if result.finished and best:
             model.load_state_dict(best)
-        elif run is not None:
-            run.save_model(model.state_dict(), config or {}, step)
-        if run is not None:
-            run.write("result.json", vars(result))
     return result
 
 
-def validate(model: Any, objective: Objective, valid: Stream) -> tuple[float, Any]:
-    """The method's own bound at beta = 1 over all validation batches, always with the same noise; and the first batch."""
+def finish(run: Run, result: Result, final: State | None, best: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Save what is not saved yet; result.json comes last: whoever finds it finds all the rest."""
+    done = final is None or run.save(result.steps, *final)
+    if result.finished:
+        done = run.save_model(best, config, result.best_step) and done
+        if done:
+            try:
+                run.write("result.json", vars(result))
+            except OSError as error:
+                run.warn(f"result.json not written ({error.strerror})")
+                done = False
+    if not done:
+        reasons = "; ".join(run.warnings)
+        raise RunError(
+            f"the end of the run could not be saved: {reasons}; free some space and run the same command again"
+        )
+
+
+def tell(run: Run | None, watcher: Watcher, *lines: str) -> None:
+    """Say these lines and the run folder's warnings, and keep them in log.txt."""
+    if run is not None:
+        lines = (*lines, *(f"warning: {line}" for line in run.warnings))
+        run.warnings.clear()
+    for line in lines:
+        watcher.say(line)
+        if run is not None:
+            run.note(line)
+
+
+def validate(
+    model: Any, objective: Objective, valid: Stream, step: int = 0, signals: Signals | None = None
+) -> tuple[float, Any] | None:
+    """The method's own bound at beta = 1 over all validation batches, always with the same noise; and the first batch.
+
+    None where a signal came in between: a look at many images can take longer than the time one has left.
+    """
     total, count, first = 0.0, 0, None
     device = next(model.parameters()).device
-    model.eval()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+    with evaluating(model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(VALIDATION_SEED)
         for batch in valid(0) if callable(valid) else valid:
-            x, _ = unpack(batch)
+            if signals is not None and signals.received:
+                return None
+            x, ids = unpack(batch)
             first = batch if first is None else first
-            total += objective(model, x).bound.sum().item()
+            try:
+                total += objective(model, x).bound.sum().item()
+            except BadInput:
+                check_batch(step, x, ids, "validation")
+                raise
             count += len(x)
-    model.train()
     if count == 0:
-        raise ValueError("there are no validation batches; give some, or valid=None")
+        raise ValueError(
+            "there are no validation batches; give a list or a function that can be read again, or valid=None"
+        )
     return total / count, first
 
 
-class Looks:
-    """The looks at the validation images so far: the best bound, where it was, and how many have passed since."""
-
-    def __init__(self) -> None:
-        self.best, self.best_step, self.since = -math.inf, 0, 0
-
-    def take(self, step: int, bound: float) -> bool:
-        if bound > self.best:
-            self.best, self.best_step, self.since = bound, step, 0
-            return True
-        self.since += 1
-        return False
-
-    def exhausted(self, patience: int) -> bool:
-        return 0 < patience <= self.since
-
-
-class Signals:
-    """SIGTERM, SIGINT and SIGUSR1 end the loop after the step in hand; a second one ends the process at once."""
-
-    NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
-
-    def __init__(self) -> None:
-        self.received = ""
-
-    def __enter__(self) -> "Signals":
-        self.before: dict[int, Any] = {}
-        try:
-            for name in self.NAMES:
-                number = getattr(signal, name)
-                self.before[number] = signal.signal(number, self._note)
-        except ValueError:
-            self.before.clear()  # not in the main thread: the owner of that thread decides
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = signal.Signals(number).name
-        signal.signal(number, signal.SIG_DFL)  # the second: nothing on disk is ever half written
-        for other in self.before:
-            signal.signal(other, signal.SIG_DFL)
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within this context the model is in eval mode; afterwards each of its parts is as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def annealed(settings: Training, step: int) -> float:
-    """beta of this step (counted from 0): from beta_start to 1 over beta_steps, then 1."""
+    """beta of this step (counted from 0): from beta_start to 1 over beta_steps, then 1.
+
+    >>> [round(annealed(Training(beta_start=0.1, beta_steps=3), step), 3) for step in range(5)]
+    [0.1, 0.4, 0.7, 1.0, 1.0]
+    """
     if step >= settings.beta_steps:
         return 1.0
     return settings.beta_start + (1.0 - settings.beta_start) * step / settings.beta_steps
-
-
-def starting_at(batches: Stream, step: int) -> Iterator[Any]:
-    """The endless stream of batches from this step on."""
-    if callable(batches):
-        return iter(batches(step))
-    return itertools.islice(itertools.chain.from_iterable(itertools.repeat(batches)), step, None)
-
-
-def unpack(batch: Any) -> tuple[Tensor, Tensor | None]:
-    """x and its ids, if the batch has them."""
-    if isinstance(batch, Tensor):
-        return batch, None
-    x, *rest = batch
-    return x, rest[0] if rest else None
-
-
-def check_finite(step: int, estimate: Any, norm: Tensor, model: Any, objective: Objective, ids: Tensor | None) -> None:
-    """Raise NotFinite before the optimiser sees it."""
-    bad = ~torch.isfinite(estimate.bound)
-    if bad.any():
-        where = ids[bad.to(ids.device)] if ids is not None else bad.nonzero().flatten()
-        raise NotFinite(
-            f"step {step}: the bound is not finite for batch ids {named(where)}: no draw had a finite weight; "
-            "look at the decoder's output for these examples, or lower svi.lr or optim.lr"
-        )
-    groups = [
-        ("gradient of ", model.named_parameters()),
-        ("gradient of the objective's ", objective.named_parameters()),
-    ]
-    if not torch.isfinite(norm) or any(
-        p.grad is not None and not torch.isfinite(p.grad).all() for p in objective.parameters()
-    ):
-        for kind, parameters in groups:
-            for name, parameter in parameters:
-                if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-                    raise NotFinite(
-                        f"step {step}: {kind}{name} is not finite, batch ids {named(ids)}; lower optim.lr, or resume "
-                        "from an earlier checkpoint with another seed"
-                    )
-        raise NotFinite(f"step {step}: the gradient's norm overflows, batch ids {named(ids)}; lower optim.lr")
-
-
-def named(ids: Tensor | None, most: int = 60) -> str:
-    """Ids for an error message."""
-    if ids is None:
-        return "unknown"
-    listed = ids.flatten().tolist()
-    return ", ".join(map(str, listed[:most])) + (f", ... ({len(listed)})" if len(listed) > most else "")

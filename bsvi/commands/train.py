@@ -1,166 +1,201 @@
 """``bsvi train EXPERIMENT``: train one method with one seed, in a run folder that survives anything."""
 
+import contextlib
 import importlib.util
+import os
 import platform
+import signal
 import subprocess
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError
-
-from bsvi.config import EXPERIMENTS, Experiment, differences, first_problem, read_toml, update
+from bsvi.commands.train_flags import Command, parse
+from bsvi.config import Experiment, differences
 from bsvi.runs import Run, RunError
+
+if TYPE_CHECKING:
+    from bsvi.experiments import Built
 
 SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
 
 
-class Command(Experiment):
-    """Train one method on one experiment. Run the same command again to resume; a finished run prints its result."""
-
-    out: Path | None = Field(None, description="run folder (default runs/EXPERIMENT/METHOD-seedN)")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
-    threads: int = Field(0, ge=0, description="CPU threads; 0: all cores")
-    compile: Literal["auto", "on", "off"] = Field("auto", description="compile the decoder; auto: large ones")
-    data_dir: Path | None = Field(None, description="folder of data files (default $BSVI_DATA_DIR, else a cache)")
-    time_limit: float = Field(float("inf"), gt=0, description="seconds until the run is saved and left")
-    save_every: float = Field(120.0, gt=0, description="seconds between checkpoints")
-    logger: Literal["tensorboard", "wandb", "none"] = Field("tensorboard", description="beside metrics.jsonl")
-    fork: Path | None = Field(None, description="go on from this run in a new folder, with a changed configuration")
-    quiet: bool = Field(False, description="print nothing but the result")
-
-
 def main(words: list[str]) -> int:
-    command = parse(words)
-    experiment = Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
-    folder = command.fork or command.out or default_folder(experiment)
-    with Run(folder) as run:  # before torch is imported: a second process is refused at once
-        if command.fork is not None:
-            start_fork(run, command.out or default_folder(experiment))
-        return train_in(run, command, experiment)
+    try:
+        with stopped_at_once():
+            command = parse(words)
+            experiment = Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
+            run = Run(command.fork or command.out or default_folder(experiment))
+            if finished_before(run, experiment):
+                return 0
+            with run:  # before torch is imported: a second process is refused at once
+                return train_in(run, command, experiment)
+    except Stopped as stopped:
+        print(f"stopped by {stopped} before the first step; run the same command again to go on")
+        return SIGNAL_CODES[str(stopped)]
 
 
 def default_folder(e: Experiment) -> Path:
     return Path("runs") / e.experiment / f"{e.method}-seed{e.seed}"
 
 
-def parse(words: list[str]) -> Command:
-    """The command from its words: EXPERIMENT or --resume RUN first, then flags; --config file.toml sits between."""
-    if words and words[0] == "--resume":
-        if len(words) < 2:
-            raise RunError("--resume needs a run folder: bsvi train --resume runs/digits/bsvi-sir-seed0")
-        folder = Path(words[1])
-        stored = Run(folder).read("config.json")
-        if stored is None:
-            raise RunError(f"{folder} holds no config.json; name a run folder, or start one with bsvi train EXPERIMENT")
-        base, words = update(EXPERIMENTS["digits"], stored["config"], str(folder / "config.json")), words[2:]
-        return flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN")
-    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
-        raise RunError(f"name an experiment first: bsvi train EXPERIMENT; there are {', '.join(EXPERIMENTS)}")
-    name, *rest = words
-    if name in ("-h", "--help"):
-        print(f"usage: bsvi train EXPERIMENT [flags] | --resume RUN\n\nexperiments: {', '.join(EXPERIMENTS)}\n")
-        print("bsvi train digits --help lists the flags with their defaults and reasons.")
-        raise SystemExit(0)
-    if name not in EXPERIMENTS:
-        import difflib
-
-        close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise RunError(f"unknown experiment {name!r}; {hint}there are {', '.join(EXPERIMENTS)}")
-    base = EXPERIMENTS[name]
-    if "--config" in rest:
-        at = rest.index("--config")
-        if at + 1 == len(rest):
-            raise RunError("--config needs a TOML file")
-        base = read_toml(Path(rest[at + 1]), base)
-        rest = rest[:at] + rest[at + 2 :]
-    return flags(base, rest, f"bsvi train {name}")
+class Stopped(BaseException):
+    """A signal at start-up, when there is nothing to save; while training goes on, bsvi.signals takes them."""
 
 
-def flags(base: Experiment, words: list[str], program: str) -> Command:
-    import tyro
+@contextlib.contextmanager
+def stopped_at_once() -> Iterator[None]:
+    """Within this context the signals that end a run raise Stopped."""
 
-    config = (tyro.conf.AvoidSubcommands,)
-    default = Command.model_construct(**{name: getattr(base, name) for name in Experiment.model_fields})
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(signal.Signals(number).name)
+
+    before = {}
+    with contextlib.suppress(ValueError):  # not in the main thread: the owner of that thread decides
+        before = {name: signal.signal(getattr(signal, name), stop) for name in SIGNAL_CODES}
     try:
-        return tyro.cli(Command, args=words, default=default, prog=program, config=config)
-    except ValidationError as error:
-        raise RunError(first_problem(error)) from None
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
 
 
-def start_fork(run: Run, source: Path) -> None:
-    """Copy the newest checkpoint of another run, unless this fork has begun already."""
-    if run.read("config.json") is None:
-        checkpoints = Run(source).checkpoints()
-        if not checkpoints:
-            raise RunError(f"{source} has no checkpoint to fork from; name the run with --out")
-        for path in [*checkpoints, source / "metrics.jsonl"]:
-            (run.folder / path.name).write_bytes(path.read_bytes())
-
-
-def train_in(run: Run, command: Command, experiment: Experiment) -> int:
-    config = experiment.model_dump(mode="json")
-    stored = run.read("config.json")
-    if stored is not None and (changed := differences(stored["config"], config)):
+def stored_about(run: Run, experiment: Experiment) -> dict[str, Any] | None:
+    """config.json of a run that was begun; RunError, naming the fields, if with another configuration."""
+    stored = run.read("config.json", "config", "versions", "data")
+    if stored is None:
+        return None
+    if not all(isinstance(stored[name], dict) for name in ("config", "versions", "data")):
+        raise RunError(f"{run.folder / 'config.json'} is damaged; restore it, or start anew with another --out")
+    changed = differences(stored["config"], experiment.model_dump(mode="json"))
+    if changed:
         raise RunError(
             f"{run.folder} was started with another configuration ({'; '.join(changed)}); "
             "use the same flags, another --out, or --fork NEW to go on from it"
         )
-    if (result := run.read("result.json")) is not None:
+    return stored
+
+
+def finished_before(run: Run, experiment: Experiment) -> bool:
+    """Whether the run has its result, which is printed; needs no lock, and works in a folder one cannot write to."""
+    if stored_about(run, experiment) is None:
+        return False
+    result = run.read("result.json", "steps", "best_step", "best_valid_bound")
+    if result is not None:
         report(run, result, "finished before")
-        return 0
+    return result is not None
 
-    from bsvi import __version__, experiments, runtime
-    from bsvi.training import Result, train
 
-    if stored is not None and stored["versions"]["bsvi"] != __version__:
-        raise RunError(
-            f"{run.folder} was started by bsvi {stored['versions']['bsvi']}, this is {__version__}; use --fork NEW"
-        )
+def train_in(run: Run, command: Command, experiment: Experiment) -> int:
+    """Train in a run folder that this process owns; returns the exit code."""
+    stored = stored_about(run, experiment)
+
+    from bsvi import experiments, runtime
+    from bsvi.training import NotFinite, train
+    from bsvi.watch import Screen
+
     started = runtime.start(runtime.Runtime(command.device, command.threads, command.compile))
     built = experiments.build(experiment, started.device, command.data_dir, progress=not command.quiet)
-    data = experiments.describe_data(built.dataset)
-    if stored is not None and stored["data"]["sha256"] != data["sha256"]:
-        raise RunError(f"the data have changed since {run.folder} was started; use the same files, or --fork NEW")
-    about = {
+    about = describe(experiment, built, started)
+    if stored is not None:
+        check_same(run, stored, about)
+        about = stored
+    run.identity = identity(about)
+    if stored is None:
+        if command.fork is not None:
+            start_fork(run, command.out or default_folder(experiment), built)
+        run.write("config.json", about)
+    title = f"{experiment.experiment} {experiment.method} seed {experiment.seed}"
+    run.note(
+        f"process {os.getpid()}: {title}, torch {versions()['torch']}, {started.device}, {started.threads} threads"
+    )
+    with Screen(title, experiment.steps, make_loggers(command, run, about), command.quiet) as screen:
+        for line in started.notes:
+            screen.say(line)
+        runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
+        settings = built.training(time_limit=command.time_limit, save_every=command.save_every)
+        try:
+            result = train(built.model, built.objective, built.batches, built.valid, settings, run, screen, about)
+        except (NotFinite, RunError) as error:
+            run.note(f"error: {error}")
+            raise
+    if result.finished:
+        report(run, vars(result), f"finished ({result.stopped})")
+        return 0
+    say(run, f"saved at step {result.steps} ({result.stopped}); run the same command again to go on: {run.folder}")
+    return SIGNAL_CODES.get(result.stopped, 0)
+
+
+def describe(experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:
+    """What config.json says: written before the first step."""
+    from bsvi.experiments import describe_data
+
+    return {
         "experiment": experiment.experiment,
         "method": experiment.method,
         "seed": experiment.seed,
         "k": experiment.svi.steps,
-        "config": config,
+        "config": experiment.model_dump(mode="json"),
         "versions": versions(),
         "git": revision(),
         "device": str(started.device),
         "threads": started.threads,
-        "data": data,
+        "data": describe_data(built.dataset),
+        "id": uuid.uuid4().hex,
     }
-    if stored is None:
-        run.write("config.json", about)
-    from bsvi.watch import Screen
 
-    title = f"{experiment.experiment} {experiment.method} seed {experiment.seed}"
-    loggers = make_loggers(command, run, about)
-    with Screen(title, experiment.steps, run, loggers, command.quiet) as screen:
-        for note in started.notes:
-            screen.say(note)
-        runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
-        settings = built.training(time_limit=command.time_limit, save_every=command.save_every)
-        result_: Result = train(
-            built.model, built.objective, built.batches, built.valid, settings, run, screen, config=about
-        )
-        for line in run.warnings:
-            screen.say(f"warning: {line}")
-    if result_.finished:
-        report(run, vars(result_), f"finished ({result_.stopped})")
-        return 0
-    print(f"saved at step {result_.steps} ({result_.stopped}); run the same command again to go on: {run.folder}")
-    return SIGNAL_CODES.get(result_.stopped, 0)
+
+def identity(about: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint belongs to, by field."""
+    flat: dict[str, Any] = {"bsvi": about["versions"].get("bsvi"), "data": about["data"].get("sha256")}
+
+    def add(values: dict[str, Any], prefix: str) -> None:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                add(value, f"{prefix}{name}.")
+            else:
+                flat[f"{prefix}{name}"] = value
+
+    add(about["config"], "")
+    return flat
+
+
+def check_same(run: Run, stored: dict[str, Any], about: dict[str, Any]) -> None:
+    """Refuse to go on with another version or other data; warn where the result can differ in the last bits."""
+    old, new = stored["versions"].get("bsvi"), about["versions"]["bsvi"]
+    if old != new:
+        raise RunError(f"{run.folder} was started by bsvi {old}, this is {new}; use that version, or --fork NEW")
+    if stored["data"].get("sha256") != about["data"]["sha256"]:
+        raise RunError(f"the data have changed since {run.folder} was started; use the same files, or --fork NEW")
+    then = {"torch": stored["versions"].get("torch"), "device": stored.get("device"), "threads": stored.get("threads")}
+    now = {"torch": about["versions"]["torch"], "device": about["device"], "threads": about["threads"]}
+    if changed := differences(then, now):
+        run.warn(f"resumed with {'; '.join(changed)}: the result will not be bitwise that of one uninterrupted run")
+
+
+def start_fork(run: Run, source: Path, built: "Built") -> None:
+    """Take over the newest whole checkpoint of another run, and its metrics so far."""
+    from bsvi.state import size_limit
+
+    if source.resolve() == run.folder.resolve():
+        raise RunError(f"--fork {run.folder} is the run itself; name a new folder")
+    if not run.copy_state(Run(source), size_limit(built.model, built.objective)):
+        raise RunError(f"{source} has no checkpoint to fork from; name a run that has one with --out or --resume")
 
 
 def report(run: Run, result: dict[str, Any], how: str) -> None:
     bound = result["best_valid_bound"]
     best = f"best validation bound {bound:.3f} at step {result['best_step']}" if bound is not None else "no validation"
-    print(f"{how}: {run.folder}: {result['steps']} steps, {best}")
+    say(run, f"{how}: {run.folder}: {result['steps']} steps, {best}")
+
+
+def say(run: Run, line: str) -> None:
+    """The last line of a run, on the screen and in log.txt."""
+    with contextlib.suppress(OSError):  # whoever read it may have gone
+        print(line, flush=True)
+    run.note(line)
 
 
 def make_loggers(command: Command, run: Run, about: dict[str, Any]) -> list[Any]:
@@ -172,8 +207,7 @@ def make_loggers(command: Command, run: Run, about: dict[str, Any]) -> list[Any]
             raise RunError("--logger wandb needs the extra: pip install 'bsvi[wandb]'")
         return [Wandb(run.folder, about)]
     if command.logger == "tensorboard" and importlib.util.find_spec("tensorboard") is not None:
-        newest = run.checkpoints()
-        return [TensorBoard(run.folder, int(newest[0].stem[6:]) if newest else 0)]
+        return [TensorBoard(run.folder)]
     return []
 
 

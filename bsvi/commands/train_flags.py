@@ -1,0 +1,120 @@
+"""The words of ``bsvi train``: every field of an experiment is a flag, a TOML file gives the same fields."""
+
+import contextlib
+import difflib
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from pydantic import BaseModel, Field, ValidationError
+
+from bsvi.config import EXPERIMENTS, Experiment, first_problem, read_toml, update
+from bsvi.runs import Run, RunError
+
+
+class Command(Experiment):
+    """Train one method on one experiment. Run the same command again to resume; a finished run prints its result."""
+
+    out: Path | None = Field(None, description="run folder (default runs/EXPERIMENT/METHOD-seedN)")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    threads: int = Field(0, ge=0, description="CPU threads; 0: all cores")
+    compile: Literal["auto", "on", "off"] = Field("auto", description="compile the decoder; auto: large ones")
+    data_dir: Path | None = Field(None, description="folder of data files (default $BSVI_DATA_DIR, else a cache)")
+    time_limit: float = Field(float("inf"), gt=0, description="seconds of training until the run is saved and left")
+    save_every: float = Field(120.0, gt=0, description="seconds between checkpoints")
+    logger: Literal["tensorboard", "wandb", "none"] = Field("tensorboard", description="beside metrics.jsonl")
+    fork: Path | None = Field(None, description="go on from this run in a new folder, with a changed configuration")
+    quiet: bool = Field(False, description="print nothing but the result")
+
+
+def parse(words: list[str]) -> Command:
+    """The command from its words: EXPERIMENT or --resume RUN first, then flags; --config file.toml sits between.
+
+    Wrong words end the program with one line and exit code 2.
+    """
+    words = [
+        part for word in words for part in (word.split("=", 1) if re.match(r"--(resume|config)=", word) else [word])
+    ]
+    if words and words[0] == "--resume":
+        if len(words) < 2:
+            refuse("--resume needs a run folder: bsvi train --resume runs/digits/bsvi-sir-seed0")
+        folder = Path(words[1])
+        stored = Run(folder).read("config.json", "config")
+        if stored is None:
+            raise RunError(f"{folder} holds no config.json; name a run folder, or start one with bsvi train EXPERIMENT")
+        base, words = update(EXPERIMENTS["digits"], stored["config"], str(folder / "config.json")), words[2:]
+        return flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN")
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        refuse(f"name an experiment first: bsvi train EXPERIMENT; there are {', '.join(EXPERIMENTS)}")
+    name, *rest = words
+    if name in ("-h", "--help"):
+        print(f"usage: bsvi train EXPERIMENT [flags] | --resume RUN\n\nexperiments: {', '.join(EXPERIMENTS)}\n")
+        print("bsvi train digits --help lists the flags with their defaults and reasons.")
+        raise SystemExit(0)
+    if name not in EXPERIMENTS:
+        close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        refuse(f"unknown experiment {name!r}; {hint}there are {', '.join(EXPERIMENTS)}")
+    base = EXPERIMENTS[name]
+    if "--config" in rest:
+        at = rest.index("--config")
+        if at + 1 == len(rest):
+            refuse("--config needs a TOML file")
+        base = read_toml(Path(rest[at + 1]), base)
+        rest = rest[:at] + rest[at + 2 :]
+    return flags(base, rest, f"bsvi train {name}")
+
+
+def refuse(line: str) -> NoReturn:
+    """Wrong words: one line, exit code 2."""
+    print(f"bsvi train: {line}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def flags(base: Experiment, words: list[str], program: str) -> Command:
+    """``base`` with the fields that flags replace."""
+    import tyro
+
+    known = {*names(Command), "--help"}
+    for word in words:
+        flag = word.split("=", 1)[0].replace("_", "-")
+        if re.match(r"--[a-z]", flag) and flag not in known:
+            close = difflib.get_close_matches(flag, sorted(known), n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            refuse(f"unknown flag {flag}; {hint}{program} --help lists them")
+    default = Command.model_construct(**{name: getattr(base, name) for name in Experiment.model_fields})
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(Command, args=words, default=default, prog=program, config=(tyro.conf.AvoidSubcommands,))
+    except ValidationError as error:
+        refuse(f"{first_problem(error)}; {program} --help says what fits")
+    except SystemExit as left:
+        if not left.code:
+            raise
+        refuse(f"{one_line(said.getvalue())}; {program} --help says what fits")
+
+
+def names(settings: type[BaseModel], prefix: str = "") -> list[str]:
+    """The flags of all fields, as '--svi.max-grad-norm'; '--no-quiet' for what is on or off."""
+    found = []
+    for name, field in settings.model_fields.items():
+        kind: Any = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found += names(kind, f"{prefix}{name}.")
+        else:
+            word = name.replace("_", "-")
+            found += [f"--{prefix}{word}"] + ([f"--{prefix}no-{word}"] if kind is bool else [])
+    return found
+
+
+def one_line(box: str) -> str:
+    """What the framed complaint of the parser says, without frame and links."""
+    inside = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
+    text = " ".join(inside).split("────")[0]
+    text = re.sub(r"\s*For further information visit \S+", "", text)
+    text = re.sub(r"Error parsing (\S+): \d+ validation errors? for \w+", r"\1:", text)
+    text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\]", r"(got \1)", text)
+    return " ".join(text.split()).rstrip(".") or "these words are not understood"

@@ -1,0 +1,52 @@
+"""Batches as a stream that can be taken up at any step."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+Stream = Callable[[int], Iterator[Any]] | Iterable[Any]  # a function of the step to start at, or batches to be cycled
+
+
+def starting_at(batches: Stream, step: int) -> Iterator[Any]:
+    """The endless stream of batches from this step on; of an iterable the first ones are read and left.
+
+    >>> stream = starting_at(["a", "b", "c"], 4)
+    >>> next(stream), next(stream), next(stream)
+    ('b', 'c', 'a')
+    """
+    if callable(batches):
+        return iter(batches(step))
+    stream = cycled(batches)
+    for _ in range(step):
+        next(stream)
+    return stream
+
+
+def cycled(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches over and over."""
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError(
+                "the batches can be read only once, or there are none; give a list, a loader, or a function of the step"
+            )
+
+
+def following(stream: Iterator[Any], step: int) -> Any:
+    """The next batch."""
+    try:
+        return next(stream)
+    except StopIteration:
+        raise ValueError(f"the batches ended after {step} steps; give an endless stream, or set steps={step}") from None
+
+
+def unpack(batch: Any) -> tuple[Tensor, Tensor | None]:
+    """x and its ids, if the batch has them."""
+    if isinstance(batch, Tensor):
+        return batch, None
+    x, *rest = batch
+    return x, rest[0] if rest else None
