@@ -28,7 +28,7 @@ from bsvi.trajectory import repeat
 START, MOVE = 20, 21  # streams of the chains' noise; the pilots have the next two
 _PILOT = 2
 _TARGET, _RATE = 0.65, 0.1  # the acceptance that HMC works best at, and how fast the pilots' step follows it
-_GRAPH = 4  # a decoder call that keeps its graph takes about this many times the memory
+_GRAPH = 2  # a decoder call that keeps its graph takes this many times the memory, or somewhat more
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,10 +146,12 @@ def pieces(draws: int, x: Tensor, chunk: int | None, cost: int = 1) -> Iterable[
 
 
 def half(draws: int) -> int:
+    """How many of the first draws a bound is compared with, to see whether it still rises."""
     return max(1, draws // 2)
 
 
 def trust(name: str, tally: Tally) -> dict[str, Tensor]:
+    """The columns by which ``doubts`` judges an estimator."""
     rise = tally.log_mean[tally.draws] - tally.log_mean[half(tally.draws)]
     return {
         f"{name}_ess": tally.ess(),

@@ -83,7 +83,7 @@ class Widen(Climb):
 class Gap:
     """What ``bsvi.amortization_gap`` returns, per example and with errors, in nats.
 
-    log_likelihood     IWAE-k, a lower bound on ln p(x), with a q fitted for it: the approximation gap is one too
+    log_likelihood     IWAE-k with a q fitted for it: a lower bound on ln p(x) in expectation
     elbo               the best ELBO in the family
     amortized_elbo     the encoder's
     approximation_gap  log_likelihood - elbo: what the family loses

@@ -21,7 +21,7 @@ CODE = """if True:
     torch.manual_seed(0)
     k = int(sys.argv[1])
     model = VAE(nn.Linear(64, 16), BernoulliDecoder(8, 64, 128))
-    evaluate(model, torch.rand(20, 64).round(), k=k, iwae=(k, 2 * k))
+    evaluate(model, torch.rand(10, 64).round(), k=k, iwae=(k,), elbo_draws=4)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
