@@ -131,6 +131,7 @@ def check_finite(
     """Raise NotFinite, naming the tensor and the batch ids, before the optimiser sees it."""
     fine = torch.isfinite(estimate.bound).all() & torch.isfinite(norm)
     for parameter in objective.parameters():
+        fine = fine & torch.isfinite(parameter).all()
         if parameter.grad is not None:
             fine = fine & torch.isfinite(parameter.grad).all()
     if not fine:  # the one moment of a step that waits for the device
