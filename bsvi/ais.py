@@ -19,6 +19,7 @@ from torch.distributions import Distribution, Independent, Normal
 
 from bsvi.diagnostics import Tally
 from bsvi.evaluation import at_least_1, initial, pieces
+from bsvi.hmc import Place, moved
 from bsvi.measure import Batches, Progress, measure
 from bsvi.model import Model
 from bsvi.noise import Noise, Stream
@@ -178,54 +179,6 @@ def anneal(
             rate = log_ratio.exp().clamp(max=1.0).nan_to_num(0.0).mean(0)
             log_step = (log_step + _RATE * (rate - _TARGET).to(z.dtype)).clamp(-10.0, 1.0)
     return Run(log_w, accepted / max(1, len(betas) - 2), used)
-
-
-class Place(NamedTuple):
-    """Where the chains are, with both densities and their gradients, so that a new beta costs no decoder call."""
-
-    z: Tensor  # (chains, batch, ...)
-    log_lik: Tensor  # (chains, batch), float64
-    log_prior: Tensor
-    lik_slope: Tensor  # like z
-    prior_slope: Tensor
-
-    @classmethod
-    def of(cls, model: Model, x: Tensor, z: Tensor) -> "Place":
-        rows = z.detach().flatten(0, 1).requires_grad_()
-        with torch.enable_grad():
-            log_lik, log_prior = model.log_lik(x, rows), model.log_prior(rows)
-            (lik_slope,) = torch.autograd.grad(log_lik.sum(), rows)
-            (prior_slope,) = torch.autograd.grad(log_prior.sum(), rows)
-        values = (log_lik.detach().double(), log_prior.detach().double())
-        flat = (*(value.view(z.shape[:2]) for value in values), lik_slope.view(z.shape), prior_slope.view(z.shape))
-        return cls(z.detach(), *flat)
-
-    def where(self, yes: Tensor, other: "Place") -> "Place":
-        pairs = zip(other, self, strict=True)
-        return Place(*(torch.where(yes.view(*yes.shape, *(1,) * (b.ndim - 2)), b, a) for b, a in pairs))
-
-    def slope(self, beta: float) -> Tensor:
-        return beta * self.lik_slope + self.prior_slope
-
-    def log_density(self, beta: float) -> Tensor:
-        return beta * self.log_lik + self.log_prior
-
-
-def moved(
-    model: Model, x: Tensor, at: Place, momentum: Tensor, step: Tensor, beta: float, leapfrog: int
-) -> tuple[Place, Tensor]:
-    """One leapfrog trajectory for every chain: where it ends, and the log of its acceptance ratio."""
-    step = step.view(*step.shape, *(1,) * (momentum.ndim - 2))
-    before = at.log_density(beta) - _energy(momentum)
-    momentum = momentum + 0.5 * step * at.slope(beta)
-    for i in range(leapfrog):
-        at = Place.of(model, x, at.z + step * momentum)
-        momentum = momentum + (1.0 if i < leapfrog - 1 else 0.5) * step * at.slope(beta)
-    return at, at.log_density(beta) - _energy(momentum) - before
-
-
-def _energy(momentum: Tensor) -> Tensor:
-    return 0.5 * momentum.double().square().flatten(2).sum(-1)
 
 
 def schedule(temperatures: int) -> list[float]:

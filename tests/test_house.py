@@ -47,7 +47,8 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "measure": CORE | {"noise", "record"},
     "evaluation": CORE | {"diagnostics", "measure", "noise", "scores"},
     "gap": CORE | {"diagnostics", "evaluation", "measure", "noise", "scores"},
-    "ais": CORE | {"diagnostics", "evaluation", "measure", "noise", "scores"},
+    "hmc": {"model"},
+    "ais": CORE | {"diagnostics", "evaluation", "hmc", "measure", "noise", "scores"},
 }
 
 
