@@ -84,7 +84,7 @@ def read_file(path: Path, limit: int) -> bytes:
             raise BadCheckpoint("not a regular file")
         if about.st_size > limit:
             raise BadCheckpoint(f"{about.st_size:,} bytes, where a checkpoint of this model has fewer than {limit:,}")
-        return file.read(limit)
+        return file.read(about.st_size)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -98,9 +98,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]  # a disk that fills up takes a part first
+            write_all(descriptor, data)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -110,6 +108,13 @@ def write_atomically(path: Path, data: bytes) -> None:
             temporary.unlink()
         raise
     flush_folder(path.parent)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte, or raise OSError: a disk that fills up takes a part first."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def flush_folder(folder: Path) -> None:

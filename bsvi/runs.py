@@ -18,6 +18,7 @@ from bsvi.checkpoint import (
     read_file,
     remove_temporaries,
     unpack,
+    write_all,
     write_atomically,
 )
 
@@ -124,8 +125,7 @@ class Run:
                 elif size < self._metrics_end:
                     self.warn(f"metrics.jsonl lost {self._metrics_end - size} bytes to another program")
                     self._metrics_end = size
-                if file.write(data) != len(data):
-                    raise OSError(0, "the disk took only a part")
+                write_all(file.fileno(), data)
                 if sync:
                     os.fsync(file.fileno())
         except OSError as error:

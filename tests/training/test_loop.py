@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import bsvi
+from bsvi.checkpoint import unpack
 from bsvi.health import NotFinite
 from bsvi.runs import Run
 from bsvi.state import Looks
@@ -290,7 +291,7 @@ def test_nan_or_infinity_stops_before_any_parameter_or_checkpoint_takes_it_in(tm
         bsvi.train(model, objective, stream, VALID, settings(save_every=0.0), run=tmp_path)
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
     for path in Run(tmp_path).checkpoints():
-        tensors, _ = bsvi.checkpoint.unpack(path.read_bytes())
+        tensors, _ = unpack(path.read_bytes())
         for name, tensor in tensors.items():
             assert not tensor.is_floating_point() or torch.isfinite(tensor).all(), name
     assert [int(path.stem[6:]) for path in Run(tmp_path).checkpoints()] == [2, 1]
