@@ -1,7 +1,9 @@
 """Many runs: which are still to do, in which order, how long they take, and a pool of processes that does them."""
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -91,8 +93,17 @@ def start(job: Job) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     with open(job.folder / "errors.txt", "wb") as errors:
         job.process = subprocess.Popen(
-            [sys.executable, "-m", "bsvi", *words], stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL
+            [sys.executable, "-m", "bsvi", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )
+
+
+def _end_with_parent() -> None:
+    """In the child: be told to save and leave (SIGTERM) should the sweep itself be killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def finish(job: Job) -> None:

@@ -1,6 +1,7 @@
 """The command line as a person meets it: quick help, one line for a mistake, and a whole small story from train to report."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import time
 import pytest
 
 from bsvi.cli import VERBS, main
+from bsvi.runs import Run
 
 TINY = ["--net.kind", "mlp", "--net.hidden", "16", "--net.latent", "4", "--svi.steps", "2", "--steps", "20"]
 TINY += ["--valid-every", "10", "--log-every", "5", "--logger", "none", "--threads", "1"]
@@ -119,6 +121,25 @@ def test_a_sweep_does_what_is_missing_and_names_what_failed(capsys, tmp_path, mo
     assert code == 0 and "1 finished, 1 to do" in out
     code, out, _ = told(capsys, *words)
     assert code == 0 and "2 finished, 0 to do" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_killed_sweep_leaves_no_process_behind_and_goes_on(tmp_path, number):
+    words = ["sweep", "digits", "--methods", "vae,svi", "--k", "2", "--examples", "5", "--jobs", "2", *TINY[:-2]]
+    words[words.index("--steps") + 1] = "100000"
+    sweep = subprocess.Popen([sys.executable, "-m", "bsvi", *words], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    folders = [tmp_path / "runs/digits" / f"{method}-seed0" for method in ("vae", "svi")]
+    deadline = time.monotonic() + 120
+    while not all((folder / "metrics.jsonl").exists() for folder in folders) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    sweep.send_signal(number)
+    assert sweep.wait(60) == (143 if number == signal.SIGTERM else -9)
+    deadline = time.monotonic() + 60
+    for folder in folders:
+        while not list(folder.glob("state-*.ckpt")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with Run(folder) as run:  # nobody holds it any more, and what was done is saved
+            assert run.load() is not None
 
 
 def test_a_sample_is_a_function_of_its_seed(capsys, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -47,11 +48,14 @@ def main(words: list[str]) -> int:
     )
     if arguments.dry_run:
         return dry_run(plan, workers, threads)
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         run_jobs(plan, workers, Display(plan))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as error:
         print("interrupted; everything is saved, run the same command again to go on", file=sys.stderr)
-        return 130
+        return 143 if isinstance(error, Stopped) else 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
     failed = [job for job in plan if job.stage == "failed"]
     for job in failed:
         print(f"failed: {job.name}: {job.problem}", file=sys.stderr)
@@ -59,6 +63,14 @@ def main(words: list[str]) -> int:
         f"{len(plan) - len(failed)} of {len(plan)} runs are complete; bsvi report {arguments.runs / arguments.experiment}"
     )
     return 1 if failed else 0
+
+
+class Stopped(Exception):
+    """SIGTERM came."""
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Stopped
 
 
 def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
