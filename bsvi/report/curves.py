@@ -47,14 +47,12 @@ def progress(experiment: Experiment) -> Drawn | None:
     for axes, row in zip(grid, rows, strict=False):
         for split, shape in (("train", "-"), ("valid", "--")):
             found = lines[row.label, split]
-            if found is not None:
-                axes.plot(
-                    found.steps,
-                    found.mean,
-                    shape,
-                    color=look(row.method).colour if shape == "-" else INK,
-                    linewidth=1.3,
-                )
+            if found is None:
+                continue
+            colour = look(row.method).colour if shape == "-" else INK
+            for seed in found.seeds if len(found.seeds) > 1 else ():
+                axes.plot(found.steps, seed, shape, color=colour, linewidth=0.6, alpha=0.4)
+            axes.plot(found.steps, found.mean, shape, color=colour, linewidth=1.3)
         axes.set_title(row.short, color=look(row.method).colour)
     for axes in grid[len(rows) :]:
         axes.set_visible(False)
@@ -65,7 +63,7 @@ def progress(experiment: Experiment) -> Drawn | None:
     return Drawn(
         name=f"{slug(experiment.name)}-progress",
         title="Every method's training",
-        caption="Solid: training; dashed: validation; means over seeds. Each method's own bound, so panels do not compare.",
+        caption="Solid: training; dashed: validation; thick: mean over seeds. Each method's own bound, so panels do not compare.",
         alt=f"Training bound at the end: {'; '.join(ends)}.",
         figure=figure,
     )

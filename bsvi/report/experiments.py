@@ -135,6 +135,10 @@ def _data_warnings(runs: list[Run]) -> list[Warned]:
 
 def _score_warnings(runs: list[Run]) -> list[Warned]:
     warnings = []
+    for run in runs:
+        if run.scores and run.result is None:
+            text = f"scored at step {run.steps} before its training had ended: go on training, then evaluate again"
+            warnings.append(Warned(str(run.path), text))
     for split in ("test", "valid", "train"):
         scored = [run for run in runs if split in run.scores]
         for name, what in (("k", "numbers of steps k"), ("examples", "numbers of examples")):

@@ -190,9 +190,9 @@ def _mean(row: Row, name: str) -> float | None:
 
 
 def _picture(row: Row | None) -> np.ndarray | None:
-    """The first run's picture, the one of the latent before others; None if there is none that can be read."""
+    """The first picture of the row's runs that can be read; None if there is none."""
     paths = [path for run in (row.runs if row else []) for path in run.pictures]
-    for path in sorted(paths, key=lambda path: "latent" not in path.name):
+    for path in paths:
         try:
             with Image.open(path) as image:
                 image.thumbnail((1600, 1600))

@@ -17,7 +17,15 @@ from bsvi.report.page import Section, to_page
 from bsvi.report.runs import Warned, find_runs, read_runs
 from bsvi.report.style import Drawn, styled, to_bytes
 
-_WATCHED = ("config.json", "metrics.jsonl", "result.json", "scores.json", "scores-*.npz", "samples*.png")
+_WATCHED = (
+    "config.json",
+    "metrics.jsonl",
+    "result.json",
+    "scores.json",
+    "scores-*.npz",
+    "samples*.png",
+    "samples/*.png",
+)
 _WRITERS = {"md": render.to_markdown, "tex": render.to_latex, "csv": render.to_csv}
 Made = TypeVar("Made")
 

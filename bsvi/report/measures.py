@@ -67,8 +67,15 @@ def gap_difference(experiment: Experiment, method: str, other: str) -> Measured:
 
 
 def tightness(experiment: Experiment, particles: int = 2500) -> Measured:
-    """The BSVI estimate minus IWAE's on the same models and examples, averaged over the methods that share a seed."""
-    name, split = f"iwae_{particles}", "test"
+    """The BSVI estimate minus IWAE's on the same models and examples, averaged over the methods that share a seed.
+
+    Where nobody has scored that many particles, the most that there are (evaluation with another k) stand in.
+    """
+    split = "test"
+    scored = [run.scores[split] for run in experiment.runs if split in run.scores]
+    counts = {count for entry in scored for count in entry.particles}
+    used = particles if particles in counts or not counts else max(counts)
+    name = f"iwae_{used}"
     by_method: dict[str, Measured] = {}
     by_seed: dict[int, list[Run]] = {}
     for row in experiment.rows:
@@ -81,15 +88,19 @@ def tightness(experiment: Experiment, particles: int = 2500) -> Measured:
         return Measured(None, f"needs test scores with IWAE-{particles}")
     methods = {run.method for runs in by_seed.values() for run in runs}
     whole = {seed: runs for seed, runs in by_seed.items() if {run.method for run in runs} == methods}
-    matrices = [_tight_matrix(runs, name, split) for runs in (whole or by_seed).values()]
-    means = [matrix.mean(axis=0) for matrix in matrices if not isinstance(matrix, str)]
-    if len(means) < len(matrices) or len({mean.shape for mean in means}) > 1:
-        return Measured(None, "the methods were scored on different examples")
+    used_runs = [run for runs in (whole or by_seed).values() for run in runs]
+    matrix = _tight_matrix(used_runs, name, split)
+    if isinstance(matrix, str):
+        return Measured(None, matrix)
+    seeds = np.array([run.seed for run in used_runs])
+    measured = _crossed(np.stack([matrix[seeds == seed].mean(axis=0) for seed in np.unique(seeds)]))
     known = {method: entry.interval.mean for method, entry in by_method.items() if entry.interval}
+    if measured.interval is None or not known:
+        return Measured(None, measured.note)
     lowest = min(known, key=lambda method: known[method])
-    return Measured(
-        _crossed(np.stack(means)).interval, f"lowest for {LABELS.get(lowest, lowest)} ({known[lowest]:+.3f})"
-    )
+    instead = f"here with IWAE-{used}; " if used != particles else ""
+    note = f"{instead}lowest for {LABELS.get(lowest, lowest)} ({known[lowest]:+.3f})"
+    return Measured(measured.interval, note)
 
 
 def in_training(experiment: Experiment, name: str, minus: str | float, methods: tuple[str, ...]) -> Measured:

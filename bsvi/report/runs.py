@@ -4,6 +4,7 @@ import json
 import math
 import time
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +62,7 @@ class Run:
     valid: list[dict[str, Any]]
     result: dict[str, Any] | None
     scores: dict[str, Scores]
-    pictures: list[Path]
+    pictures: list[Path]  # of `bsvi sample`, that of the latent first
     active: bool  # a line was written lately
     warnings: list[Warned]
 
@@ -168,7 +169,7 @@ def _read(folder: Path, config: dict[str, Any]) -> Run:
         valid=[line for line in lines if line.get("split") == "valid"],
         result=result if isinstance(result, dict) else None,
         scores=scores,
-        pictures=sorted(folder.glob("samples*.png")),
+        pictures=[*sorted(folder.glob("samples/latents.png")), *sorted(folder.glob("samples*.png"))],
         active=_age(folder / "metrics.jsonl") < QUIET_AFTER,
         warnings=warnings,
     )
@@ -189,7 +190,7 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
             if step is None or not 0 <= step < _MOST_STEPS:
                 raise ValueError("no number of steps")
             lines[str(line["split"]), int(step)] = line | {"step": int(step)}  # after a resume the later line counts
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             bad += i < len(texts) - 1
     problem = f"metrics.jsonl: {bad} of {len(texts)} lines could not be read and are left out" if bad else None
     return sorted(lines.values(), key=lambda line: line["step"]), problem
@@ -208,14 +209,14 @@ def _scores(folder: Path, split: str, summary: dict[str, Any]) -> tuple[Scores, 
         return Scores(summary, ids, values), None
     except FileNotFoundError:
         return Scores(summary), f"{path.name} is missing: {split} scores without pairs of examples"
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         return Scores(summary), f"{path.name} cannot be read ({type(error).__name__}): scores without pairs of examples"
 
 
 def _json(path: Path) -> tuple[Any, str | None]:
     try:
         return json.loads(path.read_text()), None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return None, f"{path.name} cannot be read ({type(error).__name__}): run the command that wrote it again"
 
 

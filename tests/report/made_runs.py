@@ -109,9 +109,10 @@ def make_run(
         write(folder / "result.json", result | {"stopped": "steps", "decoder_calls": calls * steps})
         write_scores(folder, method, seed, level + luck, base, examples, steps, scores)
     if pictures:
+        (folder / "samples").mkdir()
         x, y = np.meshgrid(np.arange(280), np.arange(84))
         waves = 127 + 90 * np.sin(x % 28 / 4 + y // 28) * np.cos(y % 28 / 5) + 30 * noise.normal(size=x.shape)
-        Image.fromarray(waves.clip(0, 255).astype(np.uint8)).save(folder / "samples.png")
+        Image.fromarray(waves.clip(0, 255).astype(np.uint8)).save(folder / "samples" / "latents.png")
     return folder
 
 

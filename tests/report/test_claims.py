@@ -117,8 +117,9 @@ def test_values_that_are_not_finite_show_nothing(tmp_path):
         arrays = dict(stored)
     arrays["log_likelihood"][3] = -np.inf
     np.savez(folder / "scores-test.npz", **arrays)
-    line = judged(experiment_at(tmp_path))["BSVI-k beats SVI-k′"]
-    assert line.verdict == NOT_SHOWN and "not finite" in line.note
+    lines = judged(experiment_at(tmp_path))
+    for text in ("BSVI-k beats SVI-k′", "BSVI-500 is at least as tight as IWAE-2500"):
+        assert lines[text].verdict == NOT_SHOWN and "not finite" in lines[text].note
 
 
 def test_overfitting_is_read_from_the_curves_when_training_scores_are_missing(tmp_path):
@@ -153,3 +154,15 @@ def test_training_below_beta_one_is_no_evidence(tmp_path):
 def test_the_verdict_follows_the_whole_interval(kind, low, high, expected):
     assert verdict(kind, Interval(float(low + high) / 2, float(low), float(high), seeds=4), 0.1) == expected
     assert verdict(kind, Interval(float(low + high) / 2, float(low), float(high), seeds=1), 0.1) == NOT_SHOWN
+
+
+def test_tightness_with_another_k_says_which_estimate_it_used(tmp_path):
+    for folder in make_runs(tmp_path, ["bsvi"], (0, 1), steps=100):
+        scores = json.loads((folder / "scores.json").read_text())
+        scores["test"]["iwae"] = {"50": scores["test"]["iwae"]["500"]}
+        (folder / "scores.json").write_text(json.dumps(scores))
+        with np.load(folder / "scores-test.npz") as stored:
+            arrays = dict(stored)
+        np.savez(folder / "scores-test.npz", iwae_50=arrays["iwae_500"], **arrays)
+    line = judged(experiment_at(tmp_path))["BSVI-500 is at least as tight as IWAE-2500"]
+    assert line.verdict == HOLDS and "here with IWAE-50" in line.note

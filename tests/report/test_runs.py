@@ -107,3 +107,10 @@ def test_values_that_are_no_numbers_are_no_numbers(tmp_path):
     np.savez(folder / "scores-test.npz", ids=np.arange(3), log_likelihood=np.array(["a", "b", "c"]))
     (run,), _ = read_runs([tmp_path])
     assert run.scores["test"].values == {}
+
+
+def test_scores_of_a_run_that_has_not_ended_are_warned_about(tmp_path):
+    folder = make_run(tmp_path, "vae", 0, steps=100)
+    (folder / "result.json").unlink()
+    (experiment,) = group(read_runs([tmp_path])[0])
+    assert "before its training had ended" in experiment.warnings[0].text
