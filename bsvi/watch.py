@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
@@ -21,6 +21,7 @@ CURVES = {  # the paper's training curves, Fig. 6
 }
 
 
+@runtime_checkable
 class Logger(Protocol):
     """A place for numbers and pictures beside metrics.jsonl."""
 
@@ -38,6 +39,8 @@ class Screen(Watcher):
 
     def __init__(self, title: str, total: int, loggers: "list[Logger] | None" = None, quiet: bool = False) -> None:
         self.console = Console(stderr=True)
+        # rich's own would end the program
+        self.console.on_broken_pipe = gone  # type: ignore[method-assign]
         self.loggers, self.quiet = list(loggers or []), quiet
         self.live = self.console.is_terminal and not quiet
         columns = (
@@ -115,6 +118,11 @@ class Screen(Watcher):
             except Exception as error:  # whatever its reason, training goes on
                 self.loggers.remove(logger)
                 self.say(f"warning: {type(logger).__name__} failed and is left out from now on: {error}")
+
+
+def gone() -> None:
+    """Whoever read the output has gone away."""
+    raise BrokenPipeError
 
 
 def clock(seconds: float) -> str:

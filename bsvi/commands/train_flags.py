@@ -112,9 +112,10 @@ def names(settings: type[BaseModel], prefix: str = "") -> list[str]:
 
 def one_line(box: str) -> str:
     """What the framed complaint of the parser says, without frame and links."""
-    inside = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
-    text = " ".join(inside).split("────")[0]
+    inside = [line.strip("│ ") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
+    parts = re.split(r"\n[─-]{4,}\n", "\n".join(inside))
+    text = " ".join(parts[0 if "│" in box else min(1, len(parts) - 1)].split())  # without a frame the title comes first
     text = re.sub(r"\s*For further information visit \S+", "", text)
     text = re.sub(r"Error parsing (\S+): \d+ validation errors? for \w+", r"\1:", text)
     text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\]", r"(got \1)", text)
-    return " ".join(text.split()).rstrip(".") or "these words are not understood"
+    return text.strip().rstrip(".") or "these words are not understood"

@@ -25,6 +25,7 @@ class Child:
 
     def __init__(self, words, folder, fault=None, *arguments):
         self.output = Path(f"{folder}.output")
+        self.output.unlink(missing_ok=True)
         self.process = _context.Process(target=_run, args=([*words], str(self.output), fault, arguments))
         self.process.start()
 
