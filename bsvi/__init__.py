@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bsvi.ais import ais
+    from bsvi.annealing import ais
     from bsvi.bounds import giwae, responsibilities
     from bsvi.buffer_weights import Last, Learned, Uniform, buffer_weight_average
     from bsvi.evaluation import evaluate
@@ -46,7 +46,7 @@ _HOME = {
     "objective": "methods",
     "evaluate": "evaluation",
     "amortization_gap": "gap",
-    "ais": "ais",
+    "ais": "annealing",
     "train": "training",
     "Training": "training",
 }

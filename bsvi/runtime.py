@@ -9,8 +9,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -119,23 +118,6 @@ def compiler_problem() -> str | None:
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers (Python.h) were not found; on Debian: apt-get install python3-dev"
     return None
-
-
-@contextmanager
-def frozen(module: "torch.nn.Module") -> Iterator[None]:
-    """Within this context the module's parameters want no gradient: for steps that need the gradient of z alone.
-
-    Eager autograd leaves out what nobody asked for by itself. A compiled graph computes the gradient of all that
-    requires one, so without this every compiled refinement step would also pay for theta's gradient.
-    """
-    held = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in held:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in held:
-            parameter.requires_grad_(True)
 
 
 class CompiledByShape:

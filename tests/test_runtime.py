@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from bsvi import runtime
+from bsvi.model import frozen, trainable
 from bsvi.nets import MLPDecoder, PixelCNN
-from bsvi.runtime import CompiledByShape, Runtime, compile_decoder, frozen, start
+from bsvi.runtime import CompiledByShape, Runtime, compile_decoder, start
 
 
 def run(code):
@@ -84,7 +85,7 @@ def test_frozen_parameters_get_no_gradient_and_come_back_as_they_were():
     decoder = PixelCNN(2, (8, 8), channels=4, kernels=(3,))
     decoder.head.bias.requires_grad_(False)
     z = torch.randn(3, 2, requires_grad=True)
-    with frozen(decoder):
+    with frozen(trainable(decoder)):
         value = decoder(torch.zeros(3, 1, 8, 8), z)
     value.sum().backward()
     assert z.grad is not None and all(p.grad is None for p in decoder.parameters())
@@ -131,7 +132,8 @@ def test_a_failing_compiler_falls_back_to_the_eager_path_with_one_line(monkeypat
 COMPILED = """
 import torch
 from bsvi.nets import PixelCNN
-from bsvi.runtime import CompiledByShape, compile_decoder, frozen
+from bsvi.model import frozen
+from bsvi.runtime import CompiledByShape, compile_decoder
 
 CompiledByShape.backend = "{backend}"
 torch.set_num_threads(1)
@@ -148,7 +150,7 @@ grads = torch.autograd.grad(value.sum(), wanted)
 assert said == [] and len(decoder._compiled.kinds) == 1
 assert torch.allclose(value, eager, atol=1e-5)
 assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(grads, eager_grads, strict=True))
-with frozen(decoder):
+with frozen(list(decoder.parameters())):
     (grad,) = torch.autograd.grad(decoder(x, z).sum(), [z])
 assert said == [] and len(decoder._compiled.kinds) == 2
 assert torch.allclose(grad, eager_grads[0], atol=1e-5)

@@ -9,9 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bsvi.runtime import frozen
+from bsvi import model
 
 Freeze = Callable[[nn.Module], AbstractContextManager[None]]
+
+
+def frozen(module: nn.Module) -> AbstractContextManager[None]:
+    """Refinement needs the gradient of z alone: without this a compiled decoder would compute theta's at every step."""
+    return model.frozen(model.trainable(module))
 
 
 def unfrozen(module: nn.Module) -> AbstractContextManager[None]:

@@ -1,6 +1,7 @@
 """``bsvi evaluate RUN``: log-likelihood (BSVI-k), ELBO*, KL*, Reconstruction*, IWAE, each with its error. Resumable."""
 
 import argparse
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--iwae", type=int, nargs="*", help="numbers of IWAE draws (default k 2k 3k 4k 5k; none: --iwae)"
     )
+    parser.add_argument("--ais", type=int, default=0, metavar="N", help="also judge the first N images by AIS (slow)")
     add_common(parser)
     arguments = parser.parse_args(words)
 
@@ -28,7 +30,7 @@ def main(words: list[str]) -> int:
             svi=svi,
             iwae=arguments.iwae,
             seed=arguments.seed,
-            store=trained.folder / f"evaluation-{arguments.split}.jsonl",
+            store=trained.folder / store_name(arguments, trained),
             progress=progress.update,
         )
     scores.save(
@@ -43,10 +45,43 @@ def main(words: list[str]) -> int:
         print(f"  {name:15} {scores[name]}")
     for count, score in scores.iwae.items():
         print(f"  {f'IWAE-{count}':15} {score}")
+    if arguments.ais:
+        beside_ais(arguments, trained, split, scores)
     for warning in scores.warnings:
         print(f"  warning: {warning}")
     print(f"  per example: {trained.folder / f'scores-{arguments.split}.npz'}")
     return 0
+
+
+def store_name(arguments: argparse.Namespace, trained: Any) -> str:
+    """Where finished images are kept: another question, or another model, has another file."""
+    question = repr((arguments.seed, arguments.iwae, trained.experiment.svi)).encode()
+    return f"evaluation-{arguments.split}-step{trained.step}-k{arguments.k}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
+
+
+def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: Any) -> None:
+    """AIS as an independent judge of the log-likelihood, beside the other estimates of the same images."""
+    from bsvi.annealing import ais
+
+    few = split.take(arguments.ais)
+    with Bar(f"{trained.folder.name} AIS", len(few), arguments.quiet) as bar:
+        annealed = ais(
+            trained.model,
+            batches(few, arguments, trained.device),
+            seed=arguments.seed,
+            store=trained.folder / store_name(arguments, trained).replace("evaluation", "ais", 1),
+            progress=bar.update,
+        )
+    ids = set(annealed.ids.tolist())
+    chosen = [i in ids for i in scores.log_likelihood.ids.tolist()]
+    print(f"  of the first {len(few)} images:")
+    print(f"    {'AIS':13} {annealed.log_likelihood}")
+    beside: dict[str, Any] = {f"BSVI-{arguments.k}": scores.log_likelihood}
+    beside |= {f"IWAE-{n}": score for n, score in scores.iwae.items()}
+    for name, score in beside.items():
+        print(f"    {name:13} {type(score)(score.per_example[chosen], score.ids[chosen])}")
+    for warning in annealed.warnings:
+        print(f"    warning: {warning}")
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,8 @@ from bsvi.commands.evaluate import add_common, batches, prepare
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bsvi gap", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--k", type=int, default=500, help="SVI steps of the ln p(x) estimate (default 500)")
+    parser.add_argument("--k", type=int, default=500, help="draws of each q for its ELBO and for ln p(x) (default 500)")
+    parser.add_argument("--steps", type=int, default=500, help="of the climb to each image's best q (default 500)")
     parser.add_argument("--examples", type=int, default=200, help="only the first N test images (default 200)")
     parser.add_argument("--worst", type=int, default=20, help="how many of the worst images to show (default 20)")
     add_common(parser)
@@ -27,6 +28,7 @@ def main(words: list[str]) -> int:
         gap = amortization_gap(
             trained.model,
             batches(split, arguments, trained.device),
+            steps=arguments.steps,
             k=arguments.k,
             seed=arguments.seed,
             store=trained.folder / "gap-test.jsonl",

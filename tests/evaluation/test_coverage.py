@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bsvi import SVI
-from bsvi.ais import ais
+from bsvi.annealing import ais
 from bsvi.evaluation import evaluate
 from bsvi.scores import Score
 from tests.evaluation.oracle import Diagonal, data

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bsvi import VAE, objective
-from bsvi.ais import ais
+from bsvi.annealing import ais
 from bsvi.data import evaluation_batches, load_digits, training_batches
 from bsvi.evaluation import evaluate
 from bsvi.gap import amortization_gap
