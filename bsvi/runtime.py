@@ -61,7 +61,11 @@ def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dat
         mode = "off"
     if mode != "off":
         # torch's own default is in /tmp; here the compiled decoders outlive a restart
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+        try:
+            (cache_folder() / "compiled").mkdir(parents=True, exist_ok=True)
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+        except OSError:
+            pass  # no writable home: torch's own default will do
     return Started(choose_device(runtime.device), torch.get_num_threads(), mode, allocator, tuple(notes))
 
 

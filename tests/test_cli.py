@@ -1,6 +1,7 @@
 """The command line as a person meets it: quick help, one line for a mistake, and a whole small story from train to report."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -50,9 +51,9 @@ def test_every_verb_has_help_and_is_listed(capsys):
     ("words", "code", "hint"),
     [
         (["trian"], 2, "did you mean 'train'"),
-        (["train"], 1, "name an experiment first"),
-        (["train", "digts"], 1, "did you mean 'digits'"),
-        (["train", "--resume"], 1, "--resume needs a run folder"),
+        (["train"], 2, "name an experiment first"),
+        (["train", "digts"], 2, "did you mean 'digits'"),
+        (["train", "--resume"], 2, "--resume needs a run folder"),
         (["train", "--resume", "nowhere"], 1, "holds no config.json"),
         (["train", "digits", "--config", "nowhere.toml"], 1, "name an existing TOML file"),
         (["evaluate", "nowhere"], 1, "name a run folder"),
@@ -60,7 +61,7 @@ def test_every_verb_has_help_and_is_listed(capsys):
         (["sample", "nowhere"], 1, "name a run folder"),
         (["sweep", "digits", "--methods", "vea"], 1, "the methods: vae"),
         (["sweep", "digits", "--seeds", "4:4"], 1, "names no seed"),
-        (["sweep", "digts"], 1, "did you mean 'digits'"),
+        (["sweep", "digts"], 2, "did you mean 'digits'"),
         (["data", "fetch", "mnist"], 1, "there are digits"),
         (["data", "check", "nowhere"], 1, "nowhere"),
         (["report", "nowhere"], 1, "nowhere"),
@@ -164,3 +165,23 @@ def test_a_sample_is_a_function_of_its_seed(capsys, tmp_path, monkeypatch):
         )
     a, b, c = ((tmp_path / name / "prior.png").read_bytes() for name in "abc")
     assert a == b != c
+
+
+def test_training_needs_no_writable_home(tmp_path):
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "BSVI_CACHE_DIR")
+    }
+    words = [
+        sys.executable,
+        "-m",
+        "bsvi",
+        "train",
+        "digits",
+        *TINY,
+        "--compile",
+        "auto",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    done = subprocess.run(words, env={**environment, "HOME": "/proc/nowhere"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
