@@ -86,6 +86,14 @@ def test_the_page_says_in_words_what_came_out(report):
         assert expected in words
 
 
+@pytest.mark.usefixtures("no_figures")
+def test_with_one_seed_no_method_is_recommended(tmp_path):
+    make_runs(tmp_path / "runs", ("vae", "bsvi-sir"), (0,), steps=200)
+    words = " ".join(Parsed(make_report([tmp_path / "runs"], tmp_path / "out").read_text()).text)
+    assert "With one seed nothing can be shown" in words
+    assert "the cheapest of these" not in words
+
+
 def test_reports_are_made_without_torch(tmp_path):
     make_run(tmp_path / "runs", "vae", 0, steps=100, ended=False)
     code = (
