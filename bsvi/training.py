@@ -140,7 +140,8 @@ def train(
                 if run is not None:
                     run.log(line)
                 watcher.valid(line, model, first)
-                tell(run, watcher)
+                odd = f"step {step}: the validation bound is not finite: an image has no draw with a finite weight"
+                tell(run, watcher, *([] if math.isfinite(bound) else [odd]))
 
             if last or looks.exhausted(settings.patience):
                 stopped = "steps" if last else "early"

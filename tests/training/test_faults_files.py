@@ -181,3 +181,26 @@ def test_not_finite(place, tally, value):
 
 def test_nothing_of_ours_is_left_running():
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_read_only_folder(place, tally):
+    disk = place / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "none", str(disk)], capture_output=True).returncode:
+        pytest.skip("a tmpfs cannot be mounted here; it needs root")
+    good = 0
+    try:
+        train_through(disk / "finished")
+        Child(train_words(disk / "begun", "--time-limit", "0.05"), place / "begun").wait()
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        child = Child(train_words(disk / "finished"), place / "finished")
+        good += child.wait() == 0 and "finished before" in child.said()
+        for name in ("begun", "new"):
+            child = Child(train_words(disk / name), place / name)
+            code, lines = child.wait(), child.said().strip().splitlines()
+            good += (
+                code == 1 and len(lines) == 1 and "Read-only file system); choose another folder with --out" in lines[0]
+            )
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    tally("read-only folder: a finished run prints its result, others are refused in one line", good, 3)

@@ -68,6 +68,34 @@ def kill_before_result():
     )
 
 
+def test_sigkill_during_validation(place, references, tally):
+    good = 0
+    for method in METHODS:
+        folder = place / "run"
+        words = train_words(folder, "--method", method, "--save-every", "1e-9")
+        for look in range(1, 5):
+            assert Child(words, folder, kill_in_validation, 1 if look > 1 else 2).wait() == -signal.SIGKILL
+        good += Child(words, folder).wait() == 0 and ending(folder) == references[method]
+        shutil.rmtree(folder)
+    tally("SIGKILL during validation, four times in a run", good, len(METHODS))
+
+
+def kill_in_validation(look):
+    """SIGKILL after the objective was called in the look-th look at the validation images."""
+    import os
+
+    import bsvi.training
+
+    validate, count = bsvi.training.validate, [0]
+
+    def killed(*words):
+        count[0] += 1
+        found = validate(*words)
+        return os.kill(os.getpid(), signal.SIGKILL) if count[0] == look else found
+
+    bsvi.training.validate = killed
+
+
 def test_sigkill_inside_a_save(place, references, tally):
     folder, total = place / "run", place / "calls"
     words = train_words(folder, "--method", "bsvi-sir-pi", "--save-every", "1e-9")  # after every step

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 
 import pytest
 import torch
@@ -186,6 +187,17 @@ def test_a_line_averages_the_steps_since_the_line_before():
             assert lines[1][half][name] == pytest.approx(average, rel=1e-9), name
 
 
+def test_training_works_outside_the_main_thread_where_no_signal_can_be_taken():
+    model, objective = make("bsvi")
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(bsvi.train(model, objective, batches(), settings=settings(steps=2)))
+    )
+    thread.start()
+    thread.join()
+    assert results[0].finished
+
+
 def test_batches_that_can_be_read_only_once_are_refused_instead_of_hanging():
     model, objective = make("bsvi")
     with pytest.raises(ValueError, match="can be read only once"):
@@ -325,3 +337,12 @@ def test_a_batch_without_ids_is_named_by_its_rows():
     plain = [spoil(x, rows=(0, 5)) for x, _ in batches()]
     with pytest.raises(NotFinite, match="in 2 of 8 training examples, rows of the batch 0, 5"):
         bsvi.train(model, objective, plain, settings=settings())
+
+
+def test_a_validation_bound_that_is_not_finite_is_told_and_never_the_best():
+    model, objective = make("bsvi")
+    script = Scripted(objective, [-math.inf, -math.inf, -2.0, -2.0])
+    watcher = Noting()
+    result = bsvi.train(model, script, batches(), VALID, settings(steps=4, valid_every=2), watcher=watcher)
+    assert [line for line in watcher.said if line.startswith("step 2: the validation bound is not finite")]
+    assert (result.best_step, result.best_valid_bound) == (4, -2.0)

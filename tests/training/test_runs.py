@@ -117,6 +117,7 @@ def test_lines_of_steps_that_are_taken_again_are_cut_off(tmp_path):
         file.write(b'{"step": 4, "bou')  # a kill in the middle of a line
     with Run(tmp_path) as run:
         run.load()
+        assert lines(tmp_path) == [{"step": 1}]
         run.log({"step": 2, "again": True})
     assert lines(tmp_path) == [{"step": 1}, {"step": 2, "again": True}]
 
