@@ -1,5 +1,6 @@
 """The code in README and docs runs as printed, the examples run, and links inside the repository lead somewhere."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -75,3 +76,12 @@ def test_the_examples_run(command, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert any((tmp_path / "figures").iterdir())
+
+
+def test_every_name_on_the_paper_map_exists():
+    text = (ROOT / "docs/paper_map.md").read_text()
+    for name in re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)*)(?:\([^`]*\))?`", text):
+        first, *rest = name.split(".")
+        home = getattr(bsvi, first, None) or importlib.import_module(f"bsvi.{first}")
+        for part in rest:
+            home = getattr(home, part) if hasattr(home, part) else importlib.import_module(f"{home.__name__}.{part}")
