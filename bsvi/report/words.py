@@ -77,7 +77,8 @@ def _against(experiment: Experiment, best: Row) -> list[str]:
 
 def _choice(experiment: Experiment, best: Row) -> list[str]:
     """The cheapest row that is not clearly worse than the best: what a user with a small budget should try."""
-    if all(len(row.runs) < 2 for row in experiment.rows):  # with one seed nothing is clearly worse, and nothing to choose
+    # with one seed nothing is clearly worse, and there is nothing to choose
+    if all(len(row.runs) < 2 for row in experiment.rows):
         return []
     cheap = []
     for row in experiment.rows:
