@@ -23,28 +23,27 @@ class Meter:
     """Averages since the last line, kept on the device: nothing waits for a number until the line is written."""
 
     def __init__(self) -> None:
-        self.sums: Tensor | None = None  # of each of NAMES
+        self.sums: Tensor | None = None  # of each of NAMES, the bound of equal weights without its 1 / (k + 1)
         self.steps = 0
 
     def add(self, estimate: Estimate, norm: Tensor) -> None:
         t = estimate.trajectory
         with torch.no_grad():  # few operations: each costs some microseconds in every step
             log_w = t.log_w if t.samples == 1 else t.per_proposal()
-            each = log_w.mean(1)
-            doubled = (estimate.log_pi[:, None] + t.log_w) * 2
-            values = (
-                estimate.bound.mean(),
-                each[0],
-                each[-1],
-                log_w.logsumexp(0).mean() - math.log(len(log_w)),
-                t.kl[-1].mean().double(),
-                -t.log_lik[-1].mean(),
-                (estimate.bound * 2 - doubled.logsumexp(0)).exp().mean(),  # 1 / sum r^2
-                torch.isinf(t.log_w).double().mean(),
-                norm.double(),
-                (t.lambda_[-1] - t.lambda_[0]).norm(dim=-1).mean().double(),
+            squares = ((estimate.log_pi[:, None] + t.log_w) * 2).logsumexp(0)
+            rows = (
+                estimate.bound,
+                log_w[0],
+                log_w[-1],
+                log_w.logsumexp(0),
+                t.kl[-1],
+                t.log_lik[-1],
+                (estimate.bound * 2 - squares).exp_(),  # 1 / sum r^2
+                t.log_w.isinf().double().mean(0),
+                norm.double().expand(len(estimate.bound)),
+                (t.lambda_[-1] - t.lambda_[0]).norm(dim=-1).double(),
             )
-            new = torch.stack(values)
+            new = torch.stack(rows).mean(1)
             self.sums = new if self.sums is None else self.sums + new
         self.steps += 1
 
@@ -53,6 +52,8 @@ class Meter:
         sums = [] if self.sums is None else self.sums.tolist()
         line: dict[str, Any] = {name: value / self.steps for name, value in zip(NAMES, sums, strict=True)}
         proposals = len(estimate.log_pi) // estimate.trajectory.samples
+        line["bsvi_k"] -= math.log(proposals)
+        line["reconstruction"] *= -1.0
         pi = estimate.log_pi.exp().unflatten(0, (proposals, -1)).sum(1)
         line["buffer_weight_average"] = buffer_weight_average(pi.log()) if proposals > 1 else 0.0
         line["ess_of_pi"] = 1.0 / estimate.log_pi.exp().square().sum().item()  # what ess would be with equal weights

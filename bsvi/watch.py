@@ -3,13 +3,15 @@
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from bsvi.training import Watcher, evaluating
 
@@ -34,8 +36,18 @@ class Logger(Protocol):
     def close(self) -> None: ...
 
 
+class Lines(Progress):
+    """A bar, and below it the numbers, so that neither is cut off on a narrow terminal."""
+
+    numbers = ""
+
+    def get_renderables(self) -> Iterator[Table | Text]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(self.numbers)
+
+
 class Screen(Watcher):
-    """Prints; on a terminal as one live line with the time left, otherwise as plain lines."""
+    """Prints; on a terminal live, with a bar and the time left, otherwise as plain lines."""
 
     def __init__(self, title: str, total: int, loggers: "list[Logger] | None" = None, quiet: bool = False) -> None:
         self.console = Console(stderr=True)
@@ -43,14 +55,18 @@ class Screen(Watcher):
         self.console.on_broken_pipe = gone  # type: ignore[method-assign]
         self.loggers, self.quiet = list(loggers or []), quiet
         self.live = self.console.is_terminal and not quiet
-        columns = (
+        self.progress = Lines(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=10),
             TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.live,
+            refresh_per_second=4,
         )
-        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[numbers]}"))
-        self.progress = Progress(*columns, *times, console=self.console, disable=not self.live, refresh_per_second=4)
-        self.task = self.progress.add_task(title, total=total, numbers="")
+        self.task = self.progress.add_task(title, total=total)
         self.total, self.started, self.first = total, time.monotonic(), 0
         self.said: dict[str, int] = {}
 
@@ -65,6 +81,7 @@ class Screen(Watcher):
     def start(self, step: int) -> None:
         self.log("start", step)
         self.first, self.started = step, time.monotonic()
+        self.progress.reset(self.task, completed=step)  # the steps taken before say nothing about the pace
 
     def step(self, step: int) -> None:
         if self.live:
@@ -75,7 +92,7 @@ class Screen(Watcher):
         numbers = [f"{pace:.3g} steps/s", *(f"{name} {line[name]:.2f}" for name in SHOWN)]
         numbers += [f"pi {line['buffer_weight_average']:.2f}", f"lr {line['lr']:g}"]
         if self.live:
-            self.progress.update(self.task, numbers="  ".join(numbers))
+            self.progress.numbers = "  ".join(numbers)
         else:
             left = clock((self.total - line["step"]) / max(pace, 1e-9))
             self.show(lambda: print(f"step {line['step']}/{self.total}  {left} left  {'  '.join(numbers)}", flush=True))

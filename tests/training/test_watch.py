@@ -37,14 +37,19 @@ def test_quiet_prints_nothing(capsys):
     assert said.out == said.err == ""
 
 
-def test_on_a_terminal_there_is_one_live_line():
-    screen = Screen("mine", 20)
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_on_a_terminal_there_is_a_live_display_with_all_numbers_at_any_width(width):
+    screen = Screen("digits bsvi-sir seed 0", 20)
     file = io.StringIO()
-    terminal = Console(file=file, force_terminal=True, width=200)
+    terminal = Console(file=file, force_terminal=True, width=width)
     screen.console = screen.progress.live.console = terminal
     screen.live, screen.progress.disable = True, False
     train(screen)
-    assert "\x1b" in file.getvalue() and "20/20" in file.getvalue() and "bsvi_k" in file.getvalue()
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+    assert "\x1b" in file.getvalue() and "step 6: validation bound" in shown
+    last = " ".join(shown[shown.rindex("digits") if width > 60 else shown.rindex("20/20") :].split())
+    for number in ("20/20", "left", "steps/s", "bound -", "svi_0 -", "svi_k -", "bsvi_k -", "kl ", "pi 0.", "lr 0.001"):
+        assert number in last, (number, last)
 
 
 def test_a_warning_that_comes_again_and_again_is_said_at_doubling_intervals(capsys):
