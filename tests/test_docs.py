@@ -13,6 +13,7 @@ from torch import nn
 
 import bsvi
 from tests.oracles import BernoulliDecoder
+from tests.report.made_runs import make_runs
 
 ROOT = Path(bsvi.__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"]
@@ -23,8 +24,14 @@ def blocks(page):
 
 
 def given():
-    """What README's first use supposes: the reader's own networks and data."""
+    """What the pages suppose: the reader's own networks and data, and scores of two methods."""
+    model = bsvi.VAE(nn.Linear(20, 8), BernoulliDecoder())
+    scores = bsvi.evaluate(model, torch.rand(7, 20).round(), k=2)
     return {
+        "bsvi": bsvi,
+        "model": model,
+        "ours": scores,
+        "theirs": scores,
         "my_encoder": nn.Linear(20, 8),
         "my_decoder": BernoulliDecoder(),
         "batches": [torch.rand(7, 20).round() for _ in range(3)],
@@ -35,6 +42,7 @@ def given():
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_the_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    make_runs(tmp_path / "runs", ("vae", "bsvi-sir"), (0,), steps=100)
     namespace = given()
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), namespace)
