@@ -1,5 +1,6 @@
 """The command line: one verb, one function, in bsvi/commands. Nothing here imports torch, so that --help is quick."""
 
+import os
 import sys
 from importlib import import_module
 
@@ -45,7 +46,12 @@ def main(words: list[str] | None = None) -> int:
         print(f"bsvi: unknown verb {verb!r}; {hint}", file=sys.stderr)
         return USAGE
     try:
-        return import_module(f"bsvi.commands.{verb}").main(rest)
+        code = import_module(f"bsvi.commands.{verb}").main(rest)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has left: not our fault, and nothing to say to nobody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as error:
         if _ours(error):
             print(f"bsvi {verb}: {_one_line(error)}", file=sys.stderr)

@@ -185,3 +185,11 @@ def test_training_needs_no_writable_home(tmp_path):
     ]
     done = subprocess.run(words, env={**environment, "HOME": "/proc/nowhere"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_who_leaves_is_no_error(tmp_path):
+    words = [sys.executable, "-m", "bsvi", "data", "list"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0

@@ -77,7 +77,14 @@ def _files(name: str, data_dir: Path | str | None, extra: bool, download: bool, 
         if path is None and not download:
             folder, address = data_folder(data_dir) / name, source.mirrors[0] + source.file
             raise Unavailable(f"{source.file} is not there; get it from {address} and put it into {folder}")
-        paths.append(path or obtain(name, source, data_dir, progress=progress))
+        try:
+            paths.append(path or obtain(name, source, data_dir, progress=progress))
+        except Unavailable as error:
+            if source.file == "extra_32x32.mat":
+                raise Unavailable(
+                    f"{error}, or leave the extra images out (--no-extra, in bsvi train --data.no-extra)"
+                ) from None
+            raise
     return paths
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bsvi.data import download
+from bsvi.data import download, fetch
 from bsvi.data.download import Source, Unavailable, obtain
 from bsvi.data.integrity import BadFile, file_hash, recorded, verify
 
@@ -193,3 +193,16 @@ def test_progress_is_shown_on_stderr(server: Server, tmp_path: Path, capsys: pyt
     obtain("some-set", source(server.at + "good/"), tmp_path, progress=True)
     shown = capsys.readouterr()
     assert "some.mat" in shown.err and "102.4" in shown.err and shown.out == ""
+
+
+def test_without_svhns_extra_images_the_line_says_how_to_do_without_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "bsvi.data.catalogue.find", lambda name, file, data_dir: tmp_path / file if "extra" not in file else None
+    )
+
+    def offline(*args, **kwargs):
+        raise Unavailable("extra_32x32.mat could not be downloaded")
+
+    monkeypatch.setattr("bsvi.data.catalogue.obtain", offline)
+    with pytest.raises(Unavailable, match="--no-extra"):
+        fetch("svhn", tmp_path)
