@@ -32,7 +32,7 @@ from bsvi.watch import Screen
 
 MLP = EXPERIMENTS["digits"].net.model_copy(update={"kind": "mlp"})
 CASES = {  # settings, shape of the images, steps of a round
-    "digits, MLP": (EXPERIMENTS["digits"].model_copy(update={"net": MLP}), (1, 8, 8), 10),
+    "digits, MLP": (EXPERIMENTS["digits"].model_copy(update={"net": MLP}), (1, 8, 8), 20),
     "digits, PixelCNN": (EXPERIMENTS["digits"], (1, 8, 8), 4),
     "omniglot-small, PixelCNN": (EXPERIMENTS["omniglot-small"], (1, 28, 28), 1),
 }
