@@ -1,11 +1,9 @@
 """The run folder (docs/run_folder.md): configuration, metrics, checkpoints, lock, result. Imports no torch by itself."""
 
 import contextlib
-import fcntl
 import json
 import os
 import re
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +19,12 @@ from bsvi.checkpoint import (
     write_all,
     write_atomically,
 )
+from bsvi.lock import Lock, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 KEEP = 2  # checkpoints: the newest, and the one before should the newest be damaged
-
-
-class RunError(RuntimeError):
-    """Something about a run folder that the user can act on; one line."""
 
 
 class Run:
@@ -42,7 +37,7 @@ class Run:
     def __init__(self, folder: Path | str, identity: dict[str, Any] | None = None) -> None:
         self.folder, self.identity = Path(folder), identity
         self.warnings: list[str] = []  # not told to anyone yet
-        self._lock: int | None = None
+        self._lock = Lock(self.folder)
         self._pending: list[bytes] = []  # metrics that the disk did not take yet
         self._metrics_end = 0
 
@@ -50,41 +45,12 @@ class Run:
 
     def __enter__(self) -> "Run":
         """Take the folder, or raise RunError at once if a living process has it. The kernel frees a dead owner's lock."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise RunError(
-                f"{self.folder} cannot be used ({error.strerror}); choose another folder with --out"
-            ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise RunError(
-                f"{self.folder} is in use by {self._owner()}; wait for it, stop it, or choose another --out"
-            ) from None
-        self._lock = lock
-        with contextlib.suppress(OSError):  # on a full disk: the lock holds without the owner's name
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        self._lock.take()
         remove_temporaries(self.folder)
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._lock is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._lock, 0)
-            os.close(self._lock)  # the file stays: removing it would let two owners hold two files of one name
-            self._lock = None
-
-    def _owner(self) -> str:
-        for _ in range(20):  # the owner may have locked the file a moment before it writes its name
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                owner = json.loads((self.folder / "lock").read_bytes())
-                return f"process {owner['pid']} on {owner['host']}"
-            time.sleep(0.02)
-        return "another process"
+        self._lock.release()
 
     # --- configuration and result ---------------------------------------------------------------------------------
 
