@@ -39,6 +39,7 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "watch": {"runs", "training", "experiments"},
     "experiments": CORE | {"methods", "nets", "data", "config", "training"},
     "sweep": {"config"},
+    "engines": {"checkpoint", "sweep"},
     "trained": {"config", "data", "experiments", "model", "runs"},
     "pictures": {"data", "model"},
     "cli": {"commands", "__version__"},
