@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bsvi.config import Experiment
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # before any fork: the child only calls it
 
 
 @dataclass
@@ -22,7 +24,7 @@ class Job:
     folder: Path
     train: list[str]  # words after ``bsvi``
     evaluate: list[str]
-    scored: Callable[[], bool]
+    scored: Callable[[], bool]  # can be pickled, as jobs are shipped to other machines
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     stage: str = "waiting"  # waiting, training, evaluating, done, failed
     problem: str = ""
@@ -47,6 +49,16 @@ class Job:
         except (OSError, ValueError, KeyError):
             return 0
 
+    def saved(self) -> tuple[bool, str, int]:
+        """What would survive if everything died now: trained or not, the newest checkpoint, bytes of evaluated images."""
+        found = [*self.folder.glob("state-*.ckpt"), *self.folder.glob("evaluation-*.jsonl")]
+        states = [path.name for path in found if path.suffix == ".ckpt"]
+        images = 0
+        for path in found:
+            if path.suffix == ".jsonl" and path.exists():
+                images += path.stat().st_size
+        return self.trained, max(states, default="", key=lambda name: (len(name), name)), images
+
     def next_words(self) -> list[str] | None:
         """What to run next, or None when all is done."""
         if not self.trained:
@@ -57,6 +69,18 @@ class Job:
             return self.evaluate
         self.stage = "done"
         return None
+
+
+def is_scored(folder: Path, k: int, examples: int | None, iwae: Collection[int] | None = None) -> bool:
+    """Whether scores.json answers this question: the same k, at least as many test images, all these numbers of IWAE draws."""
+    try:
+        scores = json.loads((folder / "scores.json").read_text())["test"]
+        images = json.loads((folder / "config.json").read_text())["data"].get("test")
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+    wanted = min((n for n in (examples, images) if n is not None), default=0)
+    draws = {str(n) for n in iwae or ()}
+    return scores.get("k") == k and scores.get("examples", 0) >= wanted and draws <= {*scores.get("iwae", ())}
 
 
 def run_jobs(jobs: list[Job], workers: int, show: Callable[[list[Job]], None], pause: float = 0.2) -> None:
@@ -88,22 +112,28 @@ def run_jobs(jobs: list[Job], workers: int, show: Callable[[list[Job]], None], p
 
 def start(job: Job) -> None:
     words = job.next_words()
-    if words is None:
-        return
-    job.folder.mkdir(parents=True, exist_ok=True)
-    with open(job.folder / "errors.txt", "wb") as errors:
-        job.process = subprocess.Popen(
+    if words is not None:
+        job.process = launch(job.folder, words)
+
+
+def launch(folder: Path, words: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """``bsvi WORDS`` as a process that is told to save and leave should this one die; what it complains of is in errors.txt."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "errors.txt", "wb") as errors:
+        return subprocess.Popen(
             [sys.executable, "-m", "bsvi", *words],
             stdout=subprocess.DEVNULL,
             stderr=errors,
             stdin=subprocess.DEVNULL,
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=_end_with_parent if _LIBC is not None else None,
         )
 
 
 def _end_with_parent() -> None:
     """In the child: be told to save and leave (SIGTERM) should the sweep itself be killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if _LIBC is not None:
+        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def finish(job: Job) -> None:
@@ -116,5 +146,13 @@ def finish(job: Job) -> None:
     if code == 0 and job.stage != before:
         start(job)
         return
-    lines = (job.folder / "errors.txt").read_text(errors="replace").strip().splitlines()
-    job.stage, job.problem = "failed", lines[-1] if lines else f"ended with exit code {code} while {before}"
+    job.stage, job.problem = "failed", complaint(job.folder) or f"ended with exit code {code} while {before}"
+
+
+def complaint(folder: Path) -> str:
+    """The last line of errors.txt."""
+    try:
+        lines = (folder / "errors.txt").read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""

@@ -1,0 +1,215 @@
+"""A sweep on Ray: one task per run with its resources, sent again when its worker or its node dies."""
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bsvi.engines.attempt import TRIES, Attempt, Place, shipped
+from bsvi.sweep import Job
+
+OBJECT_STORE = 80 * 2**20  # bytes: nothing goes through it, and Ray's own share is a third of the memory
+
+
+@dataclass(frozen=True)
+class RaySettings:
+    address: str | None = None  # HOST:PORT of ``ray start --head``, or auto; None: a Ray of our own on this machine
+    cpus: float = 1.0  # of one run
+    gpus: float = 0.0  # of one run; may be a fraction
+    at_once: int | None = None  # runs at most; None: as many as the cluster has room for
+    answer_within: float = 20.0  # seconds that a cluster has to answer
+
+
+class RayEngine:
+    """``with RayEngine(settings) as engine: engine.run(jobs, display)``; connected inside, and all of it gone after."""
+
+    def __init__(self, settings: RaySettings) -> None:
+        self.settings = settings
+        self.folder: str | None = None  # of our own Ray's sockets and logs
+
+    def __enter__(self) -> "RayEngine":
+        ray, address = imported(), self.settings.address
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        try:
+            if address is None:
+                long = len(tempfile.gettempdir()) > 30  # a socket's path may have 107 characters
+                self.folder = tempfile.mkdtemp(prefix="bsvi-", dir="/tmp" if long else None)
+                with silent():
+                    ray.init(
+                        address="local",
+                        include_dashboard=False,
+                        object_store_memory=OBJECT_STORE,
+                        _temp_dir=self.folder,
+                        **quiet,
+                    )
+            else:
+                check_port(address)
+                with giving_up(address, self.settings.answer_within), silent():
+                    ray.init(address=address, **quiet)
+            self._check_room(ray)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        ray = sys.modules.get("ray")
+        if ray is not None:
+            with silent():
+                ray.shutdown()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def describe(self) -> str:
+        """What there is to run on, in a few words."""
+        import ray
+
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        total = ray.cluster_resources()
+        where = self.settings.address or "this machine"
+        size = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
+        return f"Ray on {where} ({size}); each run takes {self.settings.cpus:g} CPUs and {self.settings.gpus:g} GPUs"
+
+    def _check_room(self, ray: Any) -> None:
+        """Refuse what no node could ever take; a cluster that grows may get such a node, our own Ray never."""
+        want = {"CPU": self.settings.cpus, "GPU": self.settings.gpus}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if any(all(node.get(kind, 0) >= count for kind, count in want.items()) for node in nodes):
+            return
+        best = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes[:4])
+        line = f"no node has {want['CPU']:g} CPUs and {want['GPU']:g} GPUs for a run; there are nodes with {best}"
+        if self.settings.address is None:
+            raise ValueError(f"{line}; lower --cpus-per-run or --gpus-per-run")
+        print(f"{line}; waiting for one to join", file=sys.stderr)
+
+    def run(self, jobs: list[Job], show: Callable[[list[Job]], None], pause: float = 0.5) -> None:
+        """Work through the jobs; one that fails by its own error does not stop the others, nor is it tried again.
+
+        One whose worker or node dies is sent again and goes on from its checkpoint, unless that happened several times with
+        nothing new saved. On an exception (Ctrl-C) every task is told to save and leave, and is waited for.
+        """
+        import ray
+
+        task = ray.remote(num_cpus=self.settings.cpus, num_gpus=self.settings.gpus, max_retries=0)(attempt)
+        place, waiting = Place.here(self.settings.gpus), [job for job in jobs if job.next_words() is not None]
+        saved, idle = {job.name: job.saved() for job in waiting}, dict.fromkeys((job.name for job in waiting), 0)
+        for job in waiting:
+            job.stage = "waiting"
+        running: dict[Any, Job] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < (self.settings.at_once or len(jobs)):
+                    job = waiting.pop(0)
+                    (job.folder / "errors.txt").unlink(missing_ok=True)  # it is there again when the task has begun
+                    running[task.remote(shipped(job), place)] = job
+                ended, _ = ray.wait([*running], timeout=pause, fetch_local=False)
+                for reference in ended:
+                    job = running.pop(reference)
+                    try:
+                        job.problem = ray.get(reference)
+                        job.stage = "failed" if job.problem else "done"
+                    except ray.exceptions.RayTaskError as error:
+                        job.stage, job.problem = "failed", str(error).strip().splitlines()[-1]
+                    except ray.exceptions.RayError as error:
+                        before, saved[job.name] = saved[job.name], job.saved()
+                        idle[job.name] = 0 if saved[job.name] != before else idle[job.name] + 1
+                        job.stage, job.problem = "waiting", f"{cause(error)}; sent again, it goes on from what is saved"
+                        if idle[job.name] == TRIES:
+                            job.stage = "failed"
+                            job.problem = f"{cause(error)}, {TRIES} times without anything new saved"
+                        else:
+                            waiting.insert(0, job)
+                for job in running.values():
+                    if (job.folder / "errors.txt").exists():
+                        job.next_words()  # says which stage it is in
+                        job.stage = "evaluating" if job.stage == "done" else job.stage
+                show(jobs)
+        finally:
+            for reference in running:
+                ray.cancel(reference)  # KeyboardInterrupt in the task
+            if running:
+                ray.wait([*running], num_returns=len(running), timeout=90.0, fetch_local=False)
+
+
+def attempt(job: Job, place: Place) -> str:
+    """In a worker: what went wrong, or "". A worker that dies takes its process along: SIGTERM, on which it saves and leaves."""
+    return Attempt(job, place).run()
+
+
+def cause(error: Exception) -> str:
+    known = {
+        "NodeDiedError": "its node died",
+        "WorkerCrashedError": "its worker died",
+        "OutOfMemoryError": "its node ran out of memory",
+    }
+    return known.get(type(error).__name__, f"Ray gave it up ({type(error).__name__})")
+
+
+def imported() -> Any:
+    """The module ray, told to send no usage statistics; one line where it is not installed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise RuntimeError('--on ray needs the extra: pip install "bsvi[ray]"') from None
+    return ray
+
+
+def check_port(address: str) -> None:
+    """Refuse an address that is none, or where nothing listens: Ray itself would try for two minutes."""
+    if address == "auto":
+        return
+    found = re.fullmatch(r"\[?([^\[\]/\s]+)\]?:(\d{1,5})", address)
+    if found is None:
+        raise ValueError(f"--address takes HOST:PORT of ray start --head, or auto, got {address!r}")
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        line = f"no Ray at {address} ({reason}); start one with ray start --head, or leave --address out"
+        raise ValueError(line) from None
+
+
+@contextlib.contextmanager
+def giving_up(address: str, seconds: float) -> Iterator[None]:
+    """Turn what Ray complains of into one line, and leave should it not answer at all: it cannot be interrupted."""
+    line = f"no Ray cluster of this version answers at {address}; ray status --address {address} may tell more"
+    out = os.dup(2)
+
+    def leave() -> None:
+        os.write(out, f"bsvi sweep: {line}\n".encode())
+        os._exit(1)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RuntimeError(f"{line} ({type(error).__name__}: {reason})") from None
+    finally:
+        timer.cancel()
+        os.close(out)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Within this context nothing is written to stderr, not even by Ray's C++."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

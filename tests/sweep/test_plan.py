@@ -1,0 +1,92 @@
+"""What a sweep takes as finished, and the mistakes that it tells in one line before anything starts."""
+
+import json
+
+import pytest
+
+from bsvi.cli import main
+from bsvi.sweep import is_scored
+
+
+def told(capsys, *words):
+    try:
+        code = main([str(word) for word in words])
+    except SystemExit as exit_:
+        code = exit_.code
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture
+def scored(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"data": {"test": 400}}))
+    scores = {"k": 500, "examples": 20, "iwae": {"500": {}, "1000": {}}}
+    (tmp_path / "scores.json").write_text(json.dumps({"test": scores}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("k", "examples", "iwae", "answered"),
+    [
+        (500, 20, None, True),
+        (500, 10, [500], True),
+        (500, 20, [], True),
+        (100, 20, None, False),
+        (500, 30, None, False),
+        (500, None, None, False),  # 20 of 400 images are not all
+        (500, 20, [500, 2000], False),
+    ],
+)
+def test_scores_count_only_where_they_answer_what_is_asked(scored, k, examples, iwae, answered):
+    assert is_scored(scored, k, examples, iwae) is answered
+
+
+def test_more_images_than_there_are_means_all(scored):
+    scores = json.loads((scored / "scores.json").read_text())
+    scores["test"]["examples"] = 400
+    (scored / "scores.json").write_text(json.dumps(scores))
+    assert is_scored(scored, 500, 10_000) and is_scored(scored, 500, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--jobs", "many"], "--jobs takes auto or a number"),
+        (["--jobs", "0"], "--jobs takes auto or a number"),
+        (["--address", "localhost:6379"], "--address goes with --on ray"),
+        (["--gpus-per-run", "1"], "--gpus-per-run goes with --on ray or --on slurm"),
+        (["--on", "ray", "--partition", "long"], "--partition goes with --on slurm"),
+        (["--on", "ray", "--gpus-per-run", "-1"], "must be a number above 0"),
+        (["--on", "ray", "--gpus-per-run", "1.5"], "must be whole"),
+        (["--on", "ray", "--address", "nowhere"], "--address takes HOST:PORT"),
+        (["--on", "ray", "--address", "localhost:1"], "no Ray at localhost:1"),
+        (["--on", "slurm"], "there is no sbatch on this machine"),
+        (["--on", "slurm", "--time-limit", "soon"], "--time-limit takes minutes, HH:MM:SS"),
+        (["--on", "slurm", "--gpus-per-run", "0.5"], "must be whole"),
+        (["--on", "slurm", "--slurm-option", "time=5"], "write --time-limit"),
+        (["--on", "slurm", "--slurm-option", "mem="], "KEY=VALUE"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line_with_what_to_do(capsys, tmp_path, monkeypatch, words, hint):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch, wherever the tests run
+    code, _, err = told(capsys, "sweep", "digits", *words)
+    assert code == 1
+    assert hint in err
+    assert err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(("engine", "module"), [("ray", "ray"), ("slurm", "submitit")])
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(capsys, tmp_path, monkeypatch, engine, module):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    code, _, err = told(capsys, "sweep", "digits", "--on", engine)
+    assert code == 1
+    assert f'pip install "bsvi[{engine}]"' in err and err.count("\n") == 1
+
+
+def test_a_run_that_is_named_twice_is_done_once(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = told(capsys, "sweep", "digits", "--methods", "vae,vae", "--seeds", "0,0", "--dry-run")
+    assert code == 0 and out.startswith("1 runs of digits")
