@@ -1,0 +1,114 @@
+"""What each method costs and what it gives: log-likelihood against decoder calls and against time.
+
+    ./run python benchmarks/cost.py                    time the eight methods' updates, then draw; some minutes
+    ./run python benchmarks/cost.py --draw             draw again from what was timed
+
+Times are ratios to the VAE's update (objective, clipping, optimiser), all methods in turn in one process on one thread, by CPU
+time, so that other work on the machine does not favour a method. Log-likelihoods are those of the runs in results/.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bsvi.bench.rounds import Case, interleaved
+from bsvi.config import EXPERIMENTS
+from bsvi.experiments import build_model, build_objective
+from bsvi.report.cells import plain
+from bsvi.report.experiments import group
+from bsvi.report.paper import LABELS
+from bsvi.report.runs import read_runs
+from bsvi.report.style import look, new_figure, styled, to_bytes
+
+PLACES = {  # networks, and the shape and likelihood of their images
+    "omniglot-mlp": ((1, 28, 28), "bernoulli"),
+    "fashion-mnist-mlp": ((1, 28, 28), "logistic"),
+    "svhn-mlp": ((1, 32, 32), "logistic"),
+    "omniglot-small": ((1, 28, 28), "bernoulli"),
+}
+METHODS = tuple(LABELS)
+
+
+def timed(name: str, rounds: int) -> dict[str, Any]:
+    """Decoder calls and the update's time, as a ratio to the VAE's, of each method."""
+    shape, likelihood = PLACES[name]
+    cases, calls = [], {}
+    for method in METHODS:
+        e = EXPERIMENTS[name].model_copy(update={"method": method})
+        model, objective = build_model(e, shape, likelihood), build_objective(e)
+        parameters = [*model.parameters(), *objective.parameters()]
+        optimizer = torch.optim.Adam(parameters, lr=e.optim.lr, amsgrad=True)
+        x = torch.randint(2, (e.batch_size, *shape)).float()
+        calls[method] = objective.decoder_calls
+
+        def update(model: Any = model, objective: Any = objective, optimizer: Any = optimizer, x: Any = x) -> None:
+            optimizer.zero_grad()
+            objective(model, x).loss.backward()
+            torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 5.0)
+            optimizer.step()
+
+        cases.append(Case(method, "vae", update, update))  # one update to warm up, one that counts
+    done = interleaved(cases, rounds, "cpu")
+    summary = {case.name: done.summary(case) for case in cases}
+    kept = ("seconds", "ratio", "ratio_range", "n")
+    return {m: {"decoder_calls": calls[m], **{key: summary[m][key] for key in kept}} for m in METHODS}
+
+
+def scores_of(results: Path, name: str) -> dict[str, list[float]]:
+    """Test log-likelihoods of the published runs: one per seed."""
+    runs, _ = read_runs([results / name / "runs"]) if (results / name / "runs").is_dir() else ([], [])
+    found = next(iter(group(runs)), None)
+    return {row.method: row.means("test", "log_likelihood") for row in found.rows} if found else {}
+
+
+def drawn(results: Path, times: dict[str, Any]) -> None:
+    """cost.png: a row for each data set, log-likelihood against calls (left) and time (right); cost.md."""
+    known = {name: scores for name in times if "vae" in (scores := scores_of(results, name))}
+    lines = ["| networks | method | decoder calls per update | time of an update, ratio to VAE | test log-likelihood |"]
+    lines.append("|---|---|---|---|---|")
+    with styled():
+        figure = new_figure(height=2.6 * len(known))
+        panels = np.atleast_2d(figure.subplots(len(known), 2, sharey="row"))
+        for pair, (name, scores) in zip(panels, known.items(), strict=True):
+            for method, means in scores.items():
+                row, style = times[name][method], look(method)
+                spread = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+                for axes, at in zip(pair, (row["decoder_calls"], row["ratio"]), strict=True):
+                    marker = {"fmt": style.marker, "color": style.colour, "label": LABELS[method]}
+                    axes.errorbar([at], [np.mean(means)], [spread], markersize=7, **marker)
+                lines.append(
+                    f"| {name} | {LABELS[method]} | {row['decoder_calls']} | {row['ratio']:.1f} | "
+                    f"{plain(float(np.mean(means)), 2)} ± {spread:.2f} ({len(means)} seeds) |"
+                )
+            pair[0].set_ylabel(f"{name}\nlog-likelihood")
+            for axes, title in zip(pair, ("decoder calls per update", "time of an update / VAE's"), strict=True):
+                axes.set_xlabel(title)
+        panels[0][0].legend(fontsize=7, ncols=2)
+        figure.canvas.draw()
+        (results / "cost.png").write_bytes(to_bytes(figure, "png"))
+    (results / "cost.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--draw", action="store_true", help="do not time anything")
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    path = arguments.results / "cost.json"
+    times = json.loads(path.read_text()) if path.exists() else {}
+    for name in () if arguments.draw else PLACES:
+        times[name] = timed(name, arguments.rounds)
+        path.write_text(json.dumps(times, indent=1) + "\n")
+        print(f"{name}: " + ", ".join(f"{m} {row['ratio']:.2f}" for m, row in times[name].items()), flush=True)
+    drawn(arguments.results, times)
+
+
+if __name__ == "__main__":
+    main()
