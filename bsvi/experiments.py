@@ -20,19 +20,27 @@ VALID_BATCH = 200  # validation runs without theta's graphs, so it can take more
 
 @dataclass(frozen=True)
 class Built:
-    """All that ``train`` needs, on one device."""
+    """All that ``train`` needs, on one device; of several processes that train together, process ``rank`` of ``size``."""
 
     model: VAE
     objective: Objective
     dataset: Dataset
     experiment: Experiment
     device: torch.device
+    rank: int = 0
+    size: int = 1
 
     def batches(self, start_step: int) -> Any:
-        """Training batches from this step on: a function of seed and step, so that resuming is exact."""
+        """This process's share of the training batches from this step on, a function of seed and step: resuming is exact."""
         e = self.experiment
         return training_batches(
-            self.dataset.train, seed=e.seed, batch_size=e.batch_size, start_step=start_step, device=self.device
+            self.dataset.train,
+            seed=e.seed,
+            batch_size=e.batch_size,
+            start_step=start_step,
+            rank=self.rank,
+            world_size=self.size,
+            device=self.device,
         )
 
     def valid(self, _: int = 0) -> Any:

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from bsvi.buffer_weights import buffer_weight_average
 from bsvi.objectives import Estimate, Objective
+from bsvi.team import Problem, Team
 
 ACTIVE = 0.01  # a latent is active if its mean's variance over examples exceeds this (Burda et al. 2015)
 COLLAPSED = 0.002  # nats of KL per latent, below which z tells the decoder nothing
 NAMES = ("bound", "svi_0", "svi_k", "bsvi_k", "kl", "reconstruction", "ess", "nonfinite", "grad_norm", "moved")
+ALONE = Team()
 
 
 class NotFinite(ArithmeticError):
@@ -23,31 +25,17 @@ class Meter:
     """Averages since the last line, kept on the device: nothing waits for a number until the line is written."""
 
     def __init__(self) -> None:
-        self.sums: Tensor | None = None  # of each of NAMES, the bound of equal weights without its 1 / (k + 1)
+        self.sums: Tensor | None = None  # of ``averages``
         self.steps = 0
 
     def add(self, estimate: Estimate, norm: Tensor) -> None:
-        t = estimate.trajectory
-        with torch.no_grad():  # few operations: each costs some microseconds in every step
-            log_w = t.log_w if t.samples == 1 else t.per_proposal()
-            squares = ((estimate.log_pi[:, None] + t.log_w) * 2).logsumexp(0)
-            rows = (
-                estimate.bound,
-                log_w[0],
-                log_w[-1],
-                log_w.logsumexp(0),
-                t.kl[-1],
-                t.log_lik[-1],
-                (estimate.bound * 2 - squares).exp_(),  # 1 / sum r^2
-                t.log_w.isinf().double().mean(0),
-                norm.double().expand(len(estimate.bound)),
-                (t.lambda_[-1] - t.lambda_[0]).norm(dim=-1).double(),
-            )
-            new = torch.stack(rows).mean(1)
-            self.sums = new if self.sums is None else self.sums + new
+        self.take(averages(estimate, norm))
+
+    def take(self, row: Tensor) -> None:
+        self.sums = row if self.sums is None else self.sums + row
         self.steps += 1
 
-    def line(self, model: Any, estimate: Estimate) -> dict[str, Any]:
+    def line(self, model: Any, estimate: Estimate, team: Team = ALONE) -> dict[str, Any]:
         """The averages as numbers, and what is read off the last batch; starts the next averages."""
         sums = [] if self.sums is None else self.sums.tolist()
         line: dict[str, Any] = {name: value / self.steps for name, value in zip(NAMES, sums, strict=True)}
@@ -57,21 +45,42 @@ class Meter:
         pi = estimate.log_pi.exp().unflatten(0, (proposals, -1)).sum(1)
         line["buffer_weight_average"] = buffer_weight_average(pi.log()) if proposals > 1 else 0.0
         line["ess_of_pi"] = 1.0 / estimate.log_pi.exp().square().sum().item()  # what ess would be with equal weights
-        line |= latents(model, estimate)
+        line |= latents(model, estimate, team)
         self.sums, self.steps = None, 0
         return line
 
 
-def latents(model: Any, estimate: Estimate) -> dict[str, Any]:
+def averages(estimate: Estimate, norm: Tensor) -> Tensor:
+    """Each of NAMES, averaged over the batch; the bound of equal weights without its 1 / (k + 1)."""
+    t = estimate.trajectory
+    with torch.no_grad():  # few operations: each costs some microseconds in every step
+        log_w = t.log_w if t.samples == 1 else t.per_proposal()
+        squares = ((estimate.log_pi[:, None] + t.log_w) * 2).logsumexp(0)
+        rows = (
+            estimate.bound,
+            log_w[0],
+            log_w[-1],
+            log_w.logsumexp(0),
+            t.kl[-1],
+            t.log_lik[-1],
+            (estimate.bound * 2 - squares).exp_(),  # 1 / sum r^2
+            t.log_w.isinf().double().mean(0),
+            norm.double().expand(len(estimate.bound)),
+            (t.lambda_[-1] - t.lambda_[0]).norm(dim=-1).double(),
+        )
+        return torch.stack(rows).mean(1)
+
+
+def latents(model: Any, estimate: Estimate, team: Team = ALONE) -> dict[str, Any]:
     """How many latents the last proposals use, of how many, and the KL of each; nothing where the family tells no mean."""
     try:
         with torch.no_grad():
-            mean = model.posterior(estimate.trajectory.lambda_[-1]).mean.flatten(1)
+            mean = model.posterior(team.gather(estimate.trajectory.lambda_[-1])).mean.flatten(1)
     except (NotImplementedError, AttributeError):
         return {}
     if len(mean) < 2:
         return {}
-    per_latent = estimate.trajectory.kl[-1].mean().item() / mean.shape[1]
+    per_latent = team.gather(estimate.trajectory.kl[-1]).mean().item() / mean.shape[1]
     return {
         "active_units": int((mean.var(0) > ACTIVE).sum()),
         "latents": mean.shape[1],
@@ -118,25 +127,34 @@ def problems(line: dict[str, Any]) -> list[str]:
 
 def check_batch(step: int, x: Any, ids: Tensor | None, split: str = "training") -> None:
     """Raise NotFinite with the ids of the examples of x that hold NaN or infinity, if there are any."""
-    if isinstance(x, Tensor) and x.ndim and x.is_floating_point() and not torch.isfinite(x).all():
-        bad = ~torch.isfinite(x).reshape(len(x), -1).all(1)
-        raise NotFinite(
-            f"step {step}: x holds NaN or infinity in {int(bad.sum())} of {len(x)} {split} examples, {named(ids, bad)}; "
-            "clean the data"
-        )
+    if text := bad_input(x, ids, split):
+        raise NotFinite(f"step {step}: {text}")
 
 
-def check_finite(
-    step: int, estimate: Estimate, norm: Tensor, model: Any, objective: Objective, ids: Tensor | None
-) -> None:
-    """Raise NotFinite, naming the tensor and the batch ids, before the optimiser sees it."""
+def bad_input(x: Any, ids: Tensor | None, split: str = "training") -> str:
+    """The examples of x that hold NaN or infinity, as a line; empty if there are none."""
+    if not (isinstance(x, Tensor) and x.ndim and x.is_floating_point()) or torch.isfinite(x).all():
+        return ""
+    bad = ~torch.isfinite(x).reshape(len(x), -1).all(1)
+    return (
+        f"x holds NaN or infinity in {int(bad.sum())} of {len(x)} {split} examples, {named(ids, bad)}; clean the data"
+    )
+
+
+def trouble(estimate: Estimate, norm: Tensor, model: Any, objective: Objective, x: Any, ids: Tensor | None) -> Problem:
+    """What is not finite, naming the tensor and the batch ids, before the optimiser sees it; None if all is well.
+
+    It comes from elsewhere where this batch's bounds are fine and only the gradient, which all processes share, is not.
+    """
     fine = torch.isfinite(estimate.bound).all() & torch.isfinite(norm)
     for parameter in objective.parameters():
         fine = fine & torch.isfinite(parameter).all()
         if parameter.grad is not None:
             fine = fine & torch.isfinite(parameter.grad).all()
-    if not fine:  # the one moment of a step that waits for the device
-        raise NotFinite(f"step {step}: {culprit(estimate, model, objective, ids)}")
+    if fine:  # the one moment of a step that waits for the device
+        return None
+    text = bad_input(x, ids) or culprit(estimate, model, objective, ids)
+    return bool(torch.isfinite(estimate.bound).all()), text
 
 
 def culprit(estimate: Estimate, model: Any, objective: Objective, ids: Tensor | None) -> str:

@@ -41,6 +41,33 @@ class Started:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Which of several processes this one is: among all, and on its machine."""
+
+    rank: int
+    size: int
+    local: int
+
+
+def place() -> Place | None:
+    """This process's place as torchrun's environment tells it; None for one process alone.
+
+    >>> place() is None
+    True
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    if any(name not in os.environ for name in names):
+        return None
+    try:
+        rank, size, local = (int(os.environ[name]) for name in names[:3])
+    except ValueError:
+        raise ValueError(
+            "RANK, WORLD_SIZE and LOCAL_RANK must be numbers; start with torchrun, or unset them"
+        ) from None
+    return Place(rank, size, local) if size > 1 else None
+
+
 def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dataclass
     """Apply the choices to this process and return what was decided; `notes` are lines for the user.
 
@@ -70,7 +97,10 @@ def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dat
 
 
 def choose_device(name: str) -> "torch.device":
-    """Return the device for 'auto', 'cpu' or 'cuda'; a missing one is a ValueError."""
+    """Return the device for 'auto', 'cpu' or 'cuda'; a missing one is a ValueError.
+
+    Of several processes on a machine ($LOCAL_RANK, as torchrun sets it) each gets a GPU of its own.
+    """
     import torch
 
     if name == "auto":
@@ -79,7 +109,16 @@ def choose_device(name: str) -> "torch.device":
         raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but this torch sees no GPU; use --device auto or cpu")
-    return torch.device(name)
+    local = os.environ.get("LOCAL_RANK", "")
+    if name == "cpu" or not local.isdigit():
+        return torch.device(name)
+    if int(local) >= torch.cuda.device_count():
+        raise ValueError(
+            f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}; start as many "
+            "processes as GPUs, or use --device cpu"
+        )
+    torch.cuda.set_device(int(local))
+    return torch.device("cuda", int(local))
 
 
 def cache_folder() -> Path:
@@ -105,6 +144,12 @@ def keep_freed_memory() -> bool:
     Return whether it was done; elsewhere nothing happens. Old versions of glibc take no more than 32 MiB.
     """
     return set_allocator(1 << 30) or set_allocator(32 << 20)
+
+
+def end_with_parent(number: int) -> None:
+    """Ask the system (Linux) to send this process a signal when the one that started it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def page_faults() -> int:

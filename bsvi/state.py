@@ -54,8 +54,9 @@ def capture(
     if meter.steps:
         tensors["meter"] = meter.sums
     tensors["random.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors |= {f"random.cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    device = next(model.parameters()).device
+    if device.type == "cuda":  # each of several processes has another device, and the same state
+        tensors["random.cuda.0"] = torch.cuda.get_rng_state(device)
     # numbers as text where they may be infinite, which JSON has no word for
     scalars = {"seconds": seconds, "meter_steps": meter.steps, "looks": {k: str(v) for k, v in vars(looks).items()}}
     return tensors, scalars
@@ -93,9 +94,8 @@ def restore(
     meter.steps, meter.sums = meter_steps, tensors["meter"].to(device) if meter_steps else None
     vars(looks).update(told)
     torch.set_rng_state(tensors["random.cpu"])
-    cuda = part(tensors, "random.cuda.")
-    if cuda and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([cuda[str(i)] for i in range(len(cuda))])
+    if device.type == "cuda" and "random.cuda.0" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda.0"], device)
     return step, seconds, {name: value.to(device) for name, value in part(tensors, "best.").items()}
 
 

@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bsvi.health import Meter, NotFinite, check_batch, check_finite, problems
+from bsvi.health import ALONE, Meter, NotFinite, averages, check_batch, problems, trouble
 from bsvi.model import Model
 from bsvi.objectives import BadInput, Objective
 from bsvi.runs import Run, RunError
 from bsvi.signals import Signals
 from bsvi.state import Looks, State, capture, infinite, restore, size_limit
 from bsvi.streams import Stream, following, starting_at, unpack
-
-VALIDATION_SEED = 2019  # the noise of every look at the validation images
+from bsvi.team import Team
+from bsvi.validation import VALIDATION_SEED as VALIDATION_SEED
+from bsvi.validation import evaluating as evaluating
+from bsvi.validation import validate
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def train(
     run: Run | Path | str | None = None,
     watcher: Watcher = Watcher(),  # noqa: B008 - without state
     config: dict[str, Any] | None = None,
+    team: Team = ALONE,
 ) -> Result:
     """Train ``model`` (a module that is a Model) in place and leave it with its best weights.
 
@@ -86,6 +88,8 @@ def train(
     valid    of validation, the same every time; without it the last weights count as the best
     run      a run folder: metrics, checkpoints, and resuming from them
     config   what model.safetensors says of itself
+    team     the processes that do this together (bsvi.distributed), each with its equal share of every training batch, the
+             whole of ``valid``, and the same model; the first one alone writes, prints and reads checkpoints
 
     >>> import bsvi
     >>> decoder = torch.nn.Bilinear(3, 2, 1)
@@ -94,13 +98,13 @@ def train(
     'steps'
     """
     if isinstance(run, str | Path):
-        with Run(run) as opened:
-            return train(model, objective, batches, valid, settings, opened, watcher, config)
+        with Run(run) if team.first else nullcontext() as opened:
+            return train(model, objective, batches, valid, settings, opened, watcher, config, team)
     optimizer = torch.optim.Adam([*model.parameters(), *objective.parameters()], lr=settings.lr, amsgrad=True)
     meter, looks = Meter(), Looks()
     step, before = 0, 0.0
     best: dict[str, Tensor] = {}
-    saved = run.load(size_limit(model, objective)) if run is not None else None
+    saved = team.found(lambda: run.load(size_limit(model, objective)) if isinstance(run, Run) else None)
     stream = starting_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
     if saved is not None:
         step, before, best = restore(saved, model, objective, optimizer, meter, looks)
@@ -108,6 +112,7 @@ def train(
     watcher.start(step)
     if not model.training:
         model.train()  # else as it is: the user may have put a part of it into eval mode
+    bound_of = team.bound(model, objective)
     start = last_save = time.monotonic()
     unsaved, stopped = False, ""
     at_first = infinite(model.state_dict())  # buffers may hold infinity on purpose, as masks do
@@ -120,14 +125,14 @@ def train(
             raise NotFinite(f"step {step}: {', '.join(sorted(bad)[:5])} not finite, so not saved; lower optim.lr")
         return tensors, scalars
 
-    with Signals() as signals:
+    with team.guarded(), Signals() as signals:
         while not stopped:
             tell(run, watcher)
             last = step >= settings.steps
             if valid is not None and looks.latest < step and (last or step % settings.valid_every == 0):
-                found = validate(model, objective, valid, step, signals)
+                found = validate(model, objective, valid, step, signals, team)
                 if found is None:  # a signal: it is looked at when the run is taken up again
-                    stopped = signals.received
+                    stopped = team.word(signals.received)
                     break
                 bound, first = found
                 improved, unsaved = looks.take(step, bound), True
@@ -150,32 +155,36 @@ def train(
             x, ids = unpack(following(stream, step))
             beta = annealed(settings, step)
             try:
-                estimate = objective(model, x, beta)
+                estimate = bound_of(x, beta)
             except BadInput:
                 check_batch(step + 1, x, ids)  # says which ids
                 raise
             optimizer.zero_grad(set_to_none=True)
             estimate.loss.backward()
             norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-            check_finite(step + 1, estimate, norm, model, objective, ids)
+            problem = trouble(estimate, norm, model, objective, x, ids)
+            asked = signals.received or ("time" if time.monotonic() - start > settings.time_limit else "")
+            problem, asked, row = team.agree(problem, asked, averages(estimate, norm))
+            if problem is not None:
+                raise NotFinite(f"step {step + 1}: {problem[1]}")
             nn.utils.clip_grads_with_norm_(model.parameters(), settings.max_grad_norm, norm)
             optimizer.step()
             step, unsaved = step + 1, True
-            meter.add(estimate, norm)
+            meter.take(row)
             watcher.step(step)
 
             if step % settings.log_every == 0 or step == settings.steps:
                 seconds = before + time.monotonic() - start
                 calls = step * objective.decoder_calls
                 line = {"split": "train", "step": step, "seconds": seconds, "beta": beta, "lr": settings.lr}
-                line |= meter.line(model, estimate) | {"decoder_calls": calls}
+                line |= meter.line(model, estimate, team) | {"decoder_calls": calls}
                 if run is not None:
                     run.log(line)
                 watcher.train(line)
                 tell(run, watcher, *problems(line))
 
-            if signals.received or time.monotonic() - start > settings.time_limit:
-                stopped = signals.received or "time"
+            if asked:
+                stopped = asked
             elif run is not None and time.monotonic() - last_save > settings.save_every:
                 unsaved = not run.save(step, *state())
                 last_save = time.monotonic()
@@ -188,15 +197,19 @@ def train(
             stopped=stopped,
             decoder_calls=step * objective.decoder_calls,
         )
-        if run is not None:
-            finish(run, result, state() if unsaved else None, best or model.state_dict(), config or {})
+        ended = best or model.state_dict()
+        team.found(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))
         if result.finished and best:
             model.load_state_dict(best)
     return result
 
 
-def finish(run: Run, result: Result, final: State | None, best: dict[str, Tensor], config: dict[str, Any]) -> None:
+def finish(
+    run: Run | None, result: Result, final: State | None, best: dict[str, Tensor], config: dict[str, Any]
+) -> None:
     """Save what is not saved yet; result.json comes last: whoever finds it finds all the rest."""
+    if run is None:
+        return
     done = final is None or run.save(result.steps, *final)
     if result.finished:
         done = run.save_model(best, config, result.best_step) and done
@@ -222,47 +235,6 @@ def tell(run: Run | None, watcher: Watcher, *lines: str) -> None:
         watcher.say(line)
         if run is not None:
             run.note(line)
-
-
-def validate(
-    model: Any, objective: Objective, valid: Stream, step: int = 0, signals: Signals | None = None
-) -> tuple[float, Any] | None:
-    """The method's own bound at beta = 1 over all validation batches, always with the same noise; and the first batch.
-
-    None where a signal came in between: a look at many images can take longer than the time one has left.
-    """
-    total, count, first = 0.0, 0, None
-    device = next(model.parameters()).device
-    with evaluating(model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
-        torch.manual_seed(VALIDATION_SEED)
-        for batch in valid(0) if callable(valid) else valid:
-            if signals is not None and signals.received:
-                return None
-            x, ids = unpack(batch)
-            first = batch if first is None else first
-            try:
-                total += objective(model, x).bound.sum().item()
-            except BadInput:
-                check_batch(step, x, ids, "validation")
-                raise
-            count += len(x)
-    if count == 0:
-        raise ValueError(
-            "there are no validation batches; give a list or a function that can be read again, or valid=None"
-        )
-    return total / count, first
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Within this context the model is in eval mode; afterwards each of its parts is as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def annealed(settings: Training, step: int) -> float:

@@ -3,18 +3,19 @@
 import contextlib
 import importlib.util
 import os
-import platform
 import signal
-import subprocess
-import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from bsvi import runtime
+from bsvi.commands.about import check_same, describe, identity, stored_about, versions
 from bsvi.commands.train_flags import Command, parse
-from bsvi.config import Experiment, differences
+from bsvi.config import Experiment
 from bsvi.runs import Run, RunError
+from bsvi.team import Team
 
 if TYPE_CHECKING:
     from bsvi.experiments import Built
@@ -23,17 +24,23 @@ SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
 
 
 def main(words: list[str]) -> int:
+    place = runtime.place()
     try:
-        with stopped_at_once():
-            command = parse(words)
+        with stopped_at_once(place), heard(place):
+            with silent(place):
+                command = parse(words)
             experiment = Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
-            run = Run(command.fork or command.out or default_folder(experiment))
-            if finished_before(run, experiment):
-                return 0
-            with run:  # before torch is imported: a second process is refused at once
-                return train_in(run, command, experiment)
+            check_shares(experiment, place)
+            with joined(place, command.device) as team, contextlib.ExitStack() as held:
+                run = Run(command.fork or command.out or default_folder(experiment))
+                if team.found(lambda: finished_before(run, experiment)):
+                    return 0
+                # before torch is imported, where one process trains alone: a second one is refused at once
+                team.found(lambda: held.enter_context(run) and None)
+                return train_in(run, command, experiment, team)
     except Stopped as stopped:
-        print(f"stopped by {stopped} before the first step; run the same command again to go on")
+        if place is None or place.rank == 0:
+            print(f"stopped by {stopped} before the first step; run the same command again to go on")
         return SIGNAL_CODES[str(stopped)]
 
 
@@ -46,15 +53,20 @@ class Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def stopped_at_once() -> Iterator[None]:
-    """Within this context the signals that end a run raise Stopped."""
+def stopped_at_once(place: runtime.Place | None) -> Iterator[None]:
+    """Within this context the signals that end a run raise Stopped.
+
+    One of several processes just dies of SIGTERM and SIGINT: it may be waiting for the others, deep inside a library.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(signal.Signals(number).name)
 
     before = {}
     with contextlib.suppress(ValueError):  # not in the main thread: the owner of that thread decides
-        before = {name: signal.signal(getattr(signal, name), stop) for name in SIGNAL_CODES}
+        for name in SIGNAL_CODES:
+            action = stop if place is None or name == "SIGUSR1" else signal.SIG_DFL
+            before[name] = signal.signal(getattr(signal, name), action)
     try:
         yield
     finally:
@@ -62,20 +74,47 @@ def stopped_at_once() -> Iterator[None]:
             signal.signal(getattr(signal, name), handler)
 
 
-def stored_about(run: Run, experiment: Experiment) -> dict[str, Any] | None:
-    """config.json of a run that was begun; RunError, naming the fields, if with another configuration."""
-    stored = run.read("config.json", "config", "versions", "data")
-    if stored is None:
-        return None
-    if not all(isinstance(stored[name], dict) for name in ("config", "versions", "data")):
-        raise RunError(f"{run.folder / 'config.json'} is damaged; restore it, or start anew with another --out")
-    changed = differences(stored["config"], experiment.model_dump(mode="json"))
-    if changed:
+@contextlib.contextmanager
+def heard(place: runtime.Place | None) -> Iterator[None]:
+    """Of several processes the first one tells what all have met; the others end with the same code, silently."""
+    try:
+        yield
+    except (ValueError, RuntimeError, ArithmeticError) as error:
+        if place is None or place.rank == 0 or type(error).__name__ not in ("Elsewhere", "NotFinite", "RunError"):
+            raise
+        raise SystemExit(3 if type(error).__name__ == "NotFinite" else 1) from None
+
+
+@contextlib.contextmanager
+def silent(place: runtime.Place | None) -> Iterator[None]:
+    """Within this context only the first of several processes prints."""
+    if place is None or place.rank == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def joined(place: runtime.Place | None, device: str) -> contextlib.AbstractContextManager[Team]:
+    """This process alone, or together with the others that torchrun has started."""
+    if place is None:
+        return contextlib.nullcontext(Team())
+    from bsvi import distributed
+
+    return distributed.joined(place, device)
+
+
+def check_shares(experiment: Experiment, place: runtime.Place | None) -> None:
+    """RunError unless every process gets an equal share of each batch, and no example depends on another's."""
+    if place is None:
+        return
+    if experiment.batch_size % place.size:
         raise RunError(
-            f"{run.folder} was started with another configuration ({'; '.join(changed)}); "
-            "use the same flags, another --out, or --fork NEW to go on from it"
+            f"batch_size {experiment.batch_size} does not divide among {place.size} processes; start a number that divides "
+            "it, or change --batch-size"
         )
-    return stored
+    if experiment.svi.clip == "batch":
+        raise RunError("svi.clip batch couples the examples of a batch; use --svi.clip example, or one process")
 
 
 def finished_before(run: Run, experiment: Experiment) -> bool:
@@ -88,17 +127,48 @@ def finished_before(run: Run, experiment: Experiment) -> bool:
     return result is not None
 
 
-def train_in(run: Run, command: Command, experiment: Experiment) -> int:
-    """Train in a run folder that this process owns; returns the exit code."""
-    stored = stored_about(run, experiment)
+def train_in(run: Run, command: Command, experiment: Experiment, team: Team) -> int:
+    """Train in a run folder that this process, or the first of its team, owns; returns the exit code."""
+    team.found(lambda: stored_about(run, experiment))
 
-    from bsvi import experiments, runtime
-    from bsvi.training import NotFinite, train
+    from bsvi import experiments
+    from bsvi.training import NotFinite, Watcher, train
     from bsvi.watch import Screen
 
     started = runtime.start(runtime.Runtime(command.device, command.threads, command.compile))
-    built = experiments.build(experiment, started.device, command.data_dir, progress=not command.quiet)
-    about = describe(experiment, built, started)
+    quiet = command.quiet or not team.first
+    built = team.in_turn(lambda: experiments.build(experiment, started.device, command.data_dir, progress=not quiet))
+    built = replace(built, rank=team.rank, size=team.size)
+    about = team.found(lambda: begin(run, command, experiment, built, started))
+    title = f"{experiment.experiment} {experiment.method} seed {experiment.seed}"
+    settings = built.training(time_limit=command.time_limit, save_every=command.save_every)
+    words = (built.batches, built.valid, settings)
+    if not team.first:
+        runtime.compile_decoder(built.model.decoder, started.compile)
+        return exit_code(train(built.model, built.objective, *words, None, Watcher(), about, team))
+    with Screen(title, experiment.steps, make_loggers(command, run, about), command.quiet) as screen:
+        for line in started.notes:
+            screen.say(line)
+        runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
+        try:
+            result = train(built.model, built.objective, *words, run, screen, about, team)
+        except (NotFinite, RuntimeError) as error:
+            run.note(f"error: {error}")
+            raise
+    if result.finished:
+        report(run, vars(result), f"finished ({result.stopped})")
+    else:
+        say(run, f"saved at step {result.steps} ({result.stopped}); run the same command again to go on: {run.folder}")
+    return exit_code(result)
+
+
+def exit_code(result: Any) -> int:
+    return 0 if result.finished else SIGNAL_CODES.get(result.stopped, 0)
+
+
+def begin(run: Run, command: Command, experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:
+    """Write config.json, or check that it is that of this run; returns what it says."""
+    stored, about = stored_about(run, experiment), describe(experiment, built, started)
     if stored is not None:
         check_same(run, stored, about)
         about = stored
@@ -107,72 +177,12 @@ def train_in(run: Run, command: Command, experiment: Experiment) -> int:
         if command.fork is not None:
             start_fork(run, command.out or default_folder(experiment), built)
         run.write("config.json", about)
-    title = f"{experiment.experiment} {experiment.method} seed {experiment.seed}"
+    together = f", {built.size} processes" if built.size > 1 else ""
     run.note(
-        f"process {os.getpid()}: {title}, torch {versions()['torch']}, {started.device}, {started.threads} threads"
+        f"process {os.getpid()}: {experiment.experiment} {experiment.method} seed {experiment.seed}, torch "
+        f"{versions()['torch']}, {started.device}, {started.threads} threads{together}"
     )
-    with Screen(title, experiment.steps, make_loggers(command, run, about), command.quiet) as screen:
-        for line in started.notes:
-            screen.say(line)
-        runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
-        settings = built.training(time_limit=command.time_limit, save_every=command.save_every)
-        try:
-            result = train(built.model, built.objective, built.batches, built.valid, settings, run, screen, about)
-        except (NotFinite, RunError) as error:
-            run.note(f"error: {error}")
-            raise
-    if result.finished:
-        report(run, vars(result), f"finished ({result.stopped})")
-        return 0
-    say(run, f"saved at step {result.steps} ({result.stopped}); run the same command again to go on: {run.folder}")
-    return SIGNAL_CODES.get(result.stopped, 0)
-
-
-def describe(experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:
-    """What config.json says: written before the first step."""
-    from bsvi.experiments import describe_data
-
-    return {
-        "experiment": experiment.experiment,
-        "method": experiment.method,
-        "seed": experiment.seed,
-        "k": experiment.svi.steps,
-        "config": experiment.model_dump(mode="json"),
-        "versions": versions(),
-        "git": revision(),
-        "device": str(started.device),
-        "threads": started.threads,
-        "data": describe_data(built.dataset),
-        "id": uuid.uuid4().hex,
-    }
-
-
-def identity(about: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint belongs to, by field."""
-    flat: dict[str, Any] = {"bsvi": about["versions"].get("bsvi"), "data": about["data"].get("sha256")}
-
-    def add(values: dict[str, Any], prefix: str) -> None:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                add(value, f"{prefix}{name}.")
-            else:
-                flat[f"{prefix}{name}"] = value
-
-    add(about["config"], "")
-    return flat
-
-
-def check_same(run: Run, stored: dict[str, Any], about: dict[str, Any]) -> None:
-    """Refuse to go on with another version or other data; warn where the result can differ in the last bits."""
-    old, new = stored["versions"].get("bsvi"), about["versions"]["bsvi"]
-    if old != new:
-        raise RunError(f"{run.folder} was started by bsvi {old}, this is {new}; use that version, or --fork NEW")
-    if stored["data"].get("sha256") != about["data"]["sha256"]:
-        raise RunError(f"the data have changed since {run.folder} was started; use the same files, or --fork NEW")
-    then = {"torch": stored["versions"].get("torch"), "device": stored.get("device"), "threads": stored.get("threads")}
-    now = {"torch": about["versions"]["torch"], "device": about["device"], "threads": about["threads"]}
-    if changed := differences(then, now):
-        run.warn(f"resumed with {'; '.join(changed)}: the result will not be bitwise that of one uninterrupted run")
+    return about
 
 
 def start_fork(run: Run, source: Path, built: "Built") -> None:
@@ -209,25 +219,3 @@ def make_loggers(command: Command, run: Run, about: dict[str, Any]) -> list[Any]
     if command.logger == "tensorboard" and importlib.util.find_spec("tensorboard") is not None:
         return [TensorBoard(run.folder)]
     return []
-
-
-def versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    import torch
-
-    from bsvi import __version__
-
-    named = {name: version(name) for name in ("numpy", "safetensors")}
-    return {"bsvi": __version__, "torch": torch.__version__, "python": platform.python_version(), **named}
-
-
-def revision() -> str | None:
-    """The git revision of the folder that bsvi runs from, with + where it has changes; None without git."""
-    here = Path(__file__).parent
-    try:
-        words = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,100 @@
+"""What config.json of a run says, and whether a run that goes on is still the same one."""
+
+import platform
+import subprocess
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bsvi.config import Experiment, differences
+from bsvi.runs import Run, RunError
+
+if TYPE_CHECKING:
+    from bsvi.experiments import Built
+
+
+def stored_about(run: Run, experiment: Experiment) -> dict[str, Any] | None:
+    """config.json of a run that was begun; RunError, naming the fields, if with another configuration."""
+    stored = run.read("config.json", "config", "versions", "data")
+    if stored is None:
+        return None
+    if not all(isinstance(stored[name], dict) for name in ("config", "versions", "data")):
+        raise RunError(f"{run.folder / 'config.json'} is damaged; restore it, or start anew with another --out")
+    changed = differences(stored["config"], experiment.model_dump(mode="json"))
+    if changed:
+        raise RunError(
+            f"{run.folder} was started with another configuration ({'; '.join(changed)}); "
+            "use the same flags, another --out, or --fork NEW to go on from it"
+        )
+    return stored
+
+
+def describe(experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:
+    """What config.json says: written before the first step."""
+    from bsvi.experiments import describe_data
+
+    return {
+        "experiment": experiment.experiment,
+        "method": experiment.method,
+        "seed": experiment.seed,
+        "k": experiment.svi.steps,
+        "config": experiment.model_dump(mode="json"),
+        "versions": versions(),
+        "git": revision(),
+        "device": started.device.type,
+        "threads": started.threads,
+        "processes": built.size,
+        "data": describe_data(built.dataset),
+        "id": uuid.uuid4().hex,
+    }
+
+
+def identity(about: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint belongs to, by field."""
+    flat: dict[str, Any] = {"bsvi": about["versions"].get("bsvi"), "data": about["data"].get("sha256")}
+
+    def add(values: dict[str, Any], prefix: str) -> None:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                add(value, f"{prefix}{name}.")
+            else:
+                flat[f"{prefix}{name}"] = value
+
+    add(about["config"], "")
+    return flat
+
+
+def check_same(run: Run, stored: dict[str, Any], about: dict[str, Any]) -> None:
+    """Refuse to go on with another version or other data; warn where the result can differ in the last bits."""
+    old, new = stored["versions"].get("bsvi"), about["versions"]["bsvi"]
+    if old != new:
+        raise RunError(f"{run.folder} was started by bsvi {old}, this is {new}; use that version, or --fork NEW")
+    if stored["data"].get("sha256") != about["data"]["sha256"]:
+        raise RunError(f"the data have changed since {run.folder} was started; use the same files, or --fork NEW")
+    names = ("device", "threads", "processes")
+    then = {"torch": stored["versions"].get("torch"), "processes": 1, **{n: stored[n] for n in names if n in stored}}
+    now = {"torch": about["versions"]["torch"], **{name: about[name] for name in names}}
+    if changed := differences(then, now):
+        run.warn(f"resumed with {'; '.join(changed)}: the result will not be bitwise that of one uninterrupted run")
+
+
+def versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    import torch
+
+    from bsvi import __version__
+
+    named = {name: version(name) for name in ("numpy", "safetensors")}
+    return {"bsvi": __version__, "torch": torch.__version__, "python": platform.python_version(), **named}
+
+
+def revision() -> str | None:
+    """The git revision of the folder that bsvi runs from, with + where it has changes; None without git."""
+    here = Path(__file__).parent
+    try:
+        words = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
