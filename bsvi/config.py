@@ -92,22 +92,25 @@ _FASHION = Experiment(experiment="fashion-mnist", data=Data(name="fashion-mnist"
 _SVHN = Experiment(experiment="svhn", data=Data(name="svhn"), net=Net(latent=64), recompute=True)
 _MLP = Net(kind="mlp", latent=50)
 _SMALL = Net(channels=8, kernels=(5, 3, 3), encoder=(8, 16, 16))
+_STEP = SVISettings(lr=0.1, max_grad_norm=1.0)
+_CPU = {"svi": _STEP, "steps": 5000, "valid_every": 250, "patience": 8, "log_every": 50}
 
 
 def _variant(base: Experiment, suffix: str, net: Net, **changes: Any) -> Experiment:
-    """A CPU-sized copy of a paper's experiment: other networks, fewer steps."""
+    """A CPU-sized copy of a paper's experiment: other networks, an SVI step chosen by results/svi_step, fewer updates."""
     net = net.model_copy(update={"latent": base.net.latent}) if net.kind == "pixelcnn" else net
-    update = {"experiment": f"{base.experiment}-{suffix}", "net": net, "recompute": None, **changes}
-    return base.model_copy(update=update)
+    anneal = base.anneal.model_copy(update={"steps": base.anneal.steps // 5})
+    update = {"experiment": f"{base.experiment}-{suffix}", "net": net, "recompute": None, "anneal": anneal}
+    return base.model_copy(update={**update, **_CPU, **changes})
 
 
 def _experiments() -> dict[str, Experiment]:
     paper = [_OMNIGLOT, _FASHION, _SVHN]
-    mlp = [_variant(base, "mlp", _MLP, steps=20_000) for base in paper]
-    small = [_variant(base, "small", _SMALL, steps=20_000) for base in paper]
+    mlp = [_variant(base, "mlp", _MLP, optim=Optim(lr=3e-3)) for base in paper]
+    small = [_variant(base, "small", _SMALL) for base in paper]
     digits = Experiment(
         net=Net(latent=8, channels=8, kernels=(3, 3), encoder=(8, 16, 16)),
-        svi=SVISettings(lr=0.1, max_grad_norm=1.0),
+        svi=_STEP,
         steps=1000,
         valid_every=100,
         patience=0,
