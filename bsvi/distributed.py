@@ -5,7 +5,10 @@ hold the same parameters, random state and best weights at every step, stop at t
 first one alone writes. When one is gone, the others end within a step.
 """
 
+import re
 import signal
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from bsvi import runtime
@@ -151,11 +155,38 @@ def first_word(counts: list[float]) -> str:
 
 
 def lost(error: Exception) -> str:
-    reason = " ".join(str(error).split())
+    reason = re.sub(r"\[\S*/\S*\] *", "", " ".join(str(error).split()))  # without the line of the library's source
     return (
         "another process of this run has ended or cannot be reached; the checkpoint before is whole: start the same command "
         f"again, or use torchrun --max-restarts ({reason[:120]})"
     )
+
+
+def attempt(store: dist.Store, rank: int, size: int, patience: timedelta) -> str:
+    """A name for this start of the processes, the same for all of them.
+
+    torchrun keeps one store through all its restarts, with the addresses of processes that are dead, and counts restarts on
+    each machine for itself. So each process says that it is here, under a name of its own, and the first one answers to it.
+    """
+    own, end = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
+    if rank > 0:
+        store.set(f"bsvi/here/{rank}", own)
+        name = store.get(f"bsvi/answer/{own}").decode()
+        store.set(f"bsvi/heard/{name}/{rank}", "")
+        return name
+    waiting = {*range(1, size)}
+    while waiting:
+        for other in tuple(waiting):
+            if store.check([f"bsvi/heard/{own}/{other}"]):
+                waiting.remove(other)
+            elif store.check(
+                [f"bsvi/here/{other}"]
+            ):  # perhaps said by a dead one: then its successor will say it again
+                store.set(f"bsvi/answer/{store.get(f'bsvi/here/{other}').decode()}", own)
+        if time.monotonic() > end:
+            raise RankLost(f"processes {sorted(waiting)} of {size} did not come within {patience}")
+        time.sleep(0.02)
+    return own
 
 
 @contextmanager
@@ -164,8 +195,13 @@ def joined(place: runtime.Place, device: str, patience: timedelta = PATIENCE) ->
     runtime.end_with_parent(signal.SIGTERM)  # torchrun itself may be killed: then all save and leave
     chosen = runtime.choose_device(device)
     try:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=patience)
+        store, rank, size = next(rendezvous("env://", timeout=patience))
+        store = dist.PrefixStore(attempt(store, rank, size, patience), store)
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
     except (RuntimeError, ValueError, OSError) as error:
+        if isinstance(error, RankLost):
+            raise
         raise RankLost(f"cannot join the other processes ({' '.join(str(error).split())[:160]})") from None
     ranks = Ranks(place.rank, place.size, place.local, chosen)
     with ranks.guarded():
