@@ -13,6 +13,7 @@ VERBS = {
     "report": "tables, figures and one page from run folders",
     "data": "list, fetch and check the data sets",
     "bench": "speed of the decoder and of whole steps, as ratios measured in one run",
+    "plan": "operations, memory and hours of a table of runs, for this machine or another, before it is started",
 }
 
 # Exit codes (docs/training.md): 0 done (or saved after SIGUSR1, or at the time limit), 1 an error that the user can act on,

@@ -1,0 +1,232 @@
+"""``bsvi plan EXPERIMENT --methods all --seeds 4 --device A100``: operations, memory and hours of a table, before it is run."""
+
+import argparse
+import difflib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from bsvi.bench.devices import DEVICES, find_device
+from bsvi.commands import train
+from bsvi.config import EXPERIMENTS, Experiment, MethodName
+
+if TYPE_CHECKING:
+    from bsvi.commands.train_flags import Command
+    from bsvi.plan import Plan
+
+METHODS: tuple[str, ...] = get_args(MethodName)
+MEASURED = ("cpu", "cuda")
+
+
+def main(words: list[str]) -> int:
+    arguments, rest = parser().parse_known_args(words)
+    commands = parse(arguments, rest)
+    plan = make(arguments, commands)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(plan.as_dict(), indent=1) + "\n")
+    for line in describe(plan, next(iter(commands.values()))):
+        print(line)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="bsvi plan",
+        description=__doc__,
+        epilog="Further flags are those of bsvi train: --steps 2000 --svi.steps 5 --batch-size 100",
+        allow_abbrev=False,  # --seed is a flag of train
+    )
+    made.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
+    made.add_argument("--methods", default="all", help="all, or names with commas: vae,svi,bsvi-sir")
+    made.add_argument("--seeds", default="1", help="how many (4), or which, as in bsvi sweep (0:4)")
+    made.add_argument("--device", help=f"cpu or cuda: measured here (default cpu); or one of {', '.join(DEVICES)}")
+    made.add_argument("--devices", type=int, default=1, help="how many, each with one run at a time (default 1)")
+    made.add_argument("--efficiency", type=float, help="assumed share of the device's peak FLOP rate (default 0.4)")
+    made.add_argument("--flops", type=float, help="the FLOP rate that is reached, in place of all assumptions: 5e12")
+    made.add_argument(
+        "--measure", type=float, default=20.0, help="seconds of measuring after the warm-up, for cpu and cuda"
+    )
+    made.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: CPU time on one thread, where others use the machine",
+    )
+    made.add_argument("--k", type=int, default=500, help="of the evaluation (default 500)")
+    made.add_argument("--examples", type=int, help="evaluate the first N test images only")
+    made.add_argument("--iwae", type=int, nargs="*", help="numbers of IWAE draws (default k to 5k)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to this file")
+    return made
+
+
+def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"]:
+    """The command of each method's run; a wrong word is one line with the nearest right one."""
+    if arguments.experiment not in EXPERIMENTS:
+        raise ValueError(f"unknown experiment {arguments.experiment!r}; {nearest(arguments.experiment, EXPERIMENTS)}")
+    names = METHODS if arguments.methods == "all" else tuple(arguments.methods.split(","))
+    if unknown := [name for name in names if name not in METHODS]:
+        raise ValueError(f"unknown method {unknown[0]!r}; {nearest(unknown[0], METHODS)}")
+    for flag, least in (("devices", 1), ("k", 1), ("examples", 1), ("measure", 0)):
+        value = getattr(arguments, flag)
+        if value is not None and not value >= least:
+            raise ValueError(f"--{flag} must be at least {least}, got {value}")
+    return {name: train.parse([arguments.experiment, *rest, "--method", name]) for name in dict.fromkeys(names)}
+
+
+def nearest(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"There are {', '.join(known)}"
+
+
+def count_seeds(text: str) -> int:
+    """How many seeds are meant by 4, by 0:4, or by 0,3.
+
+    >>> count_seeds("4"), count_seeds("1:4"), count_seeds("0,3")
+    (4, 3, 2)
+    """
+    try:
+        first, colon, last = text.partition(":")
+        count = (
+            int(last) - int(first or 0)
+            if colon
+            else int(text)
+            if text.isdigit()
+            else len({int(n) for n in text.split(",")})
+        )
+    except ValueError:
+        raise ValueError(f"--seeds takes how many (4), or which (0:4, or 0,3), got {text!r}") from None
+    if count < 1:
+        raise ValueError(f"--seeds {text} names no seed; 4 means four of them")
+    return count
+
+
+def make(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan":
+    """Count every method, then price or measure it."""
+    name = (arguments.device or ("cpu" if arguments.flops is None else "")).lower()
+    here = name in MEASURED and arguments.flops is None
+    if arguments.efficiency is not None and (here or arguments.flops is not None):
+        raise ValueError("--efficiency is for devices known by their peak rate; what is measured or given has none")
+    device = None if here else find_device(name, arguments.efficiency, arguments.flops)
+    seeds = count_seeds(arguments.seeds)
+    first = next(iter(commands.values()))
+    started: Any = start(name, first, arguments.clock) if here else None  # a missing GPU is told at once
+
+    from bsvi.counting import count_all, priced
+    from bsvi.pace import measure
+    from bsvi.plan import Evaluation, images_of, make_plan
+
+    experiments = {method: experiment_of(command) for method, command in commands.items()}
+    e = next(iter(experiments.values()))
+    images = images_of(e, first.data_dir)
+    draws = max(arguments.iwae or (), default=0) if arguments.iwae is not None else 5 * arguments.k
+    tested = images.test if arguments.examples is None else min(images.test, arguments.examples)
+    evaluation = Evaluation(arguments.k, draws, tested)
+    say(f"counting {len(experiments)} methods of {arguments.experiment}")
+    counts = count_all(experiments, images, on_cpu=name == "cpu")
+    if device is not None:
+        pace, where, basis = priced(e, images, device, counts), str(device), "counted"
+    else:
+        clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
+        pace, basis = measure(e, images, experiments, started, arguments.measure, clock, say), "measured"
+        where = f"{name} of this machine, {started.threads} threads, compile {started.compile}, {arguments.clock} time"
+    seconds = {method: pace.of(one, images, evaluation) for method, one in experiments.items()}
+    return make_plan(e, experiments, where, counts, seconds, evaluation, seeds, arguments.devices, basis)
+
+
+def experiment_of(command: "Command") -> Experiment:
+    return Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
+
+
+def start(name: Any, command: "Command", clock: str) -> Any:
+    from bsvi import runtime
+
+    if clock == "cpu" and (name != "cpu" or command.threads > 1):
+        raise ValueError("--clock cpu measures one thread of the CPU: leave --device cuda and --threads out")
+    return runtime.start(runtime.Runtime(name, 1 if clock == "cpu" else command.threads, command.compile))
+
+
+def say(line: str) -> None:
+    """A line of progress, where it does not disturb the plan."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def describe(plan: "Plan", command: "Command") -> list[str]:
+    """The plan as lines of text."""
+    runs = len(plan.rows) * plan.seeds
+    lines = [
+        f"{plan.experiment}: {len(plan.rows)} methods x {plan.seeds} seeds = {runs} runs of {plan.steps:,} steps, "
+        f"batch {plan.batch_size}, k = {plan.k}",
+        f"device: {plan.device}",
+        "",
+        f"{'method':12} {'decoder':>8} {'decoder':>11} {'memory':>9} {'seconds':>9} {'time':>9} {'time,':>16}",
+        f"{'':12} {'calls':>8} {'GFLOP/step':>11} {'MB':>9} {'per step':>9} {'per run':>9} {f'{plan.seeds} seeds':>16}",
+    ]
+    for row in plan.rows:
+        lines.append(
+            f"{row.method:12} {row.decoder_calls:8} {row.decoder_flops / 1e9:11,.4g} {row.memory / 1e6:9,.0f} "
+            f"{row.step_seconds:9.3g} {duration(row.train_hours):>9} {duration(plan.seeds * row.train_hours):>16}"
+        )
+    e = plan.evaluation
+    judged = f"BSVI-{e.k}" + (f" and IWAE-{e.iwae}" if e.iwae else "")
+    lines += [
+        "",
+        f"training, validation included: {duration(plan.train_hours)}",
+        f"evaluation, {judged} of {e.images:,} test images: {duration(plan.evaluate_hours)} "
+        f"({duration(plan.rows[0].evaluate_hours)} per run)",
+        f"together: {duration(plan.train_hours + plan.evaluate_hours)} on one device"
+        + (f", {duration(plan.hours_on_devices)} on {plan.devices} (a run is not split)" if plan.devices > 1 else ""),
+        "",
+        *notes(plan, command),
+    ]
+    return lines
+
+
+def notes(plan: "Plan", command: "Command") -> list[str]:
+    """How the numbers came about, and what they leave out."""
+    lines = []
+    if command.patience:
+        lines.append(
+            f"An upper figure: a run also ends after {command.patience} looks without a better bound (--patience)."
+        )
+    lines.append(
+        "Operations are counted, not guessed: matrix products and convolutions of one step of the real objective."
+    )
+    lines.append(
+        "Memory: weights, gradients, AMSGrad's moments, best weights, and the most that is alive within a step, counted on "
+        "tensors without contents; on top come the libraries themselves (a CUDA context takes about 500 MB), their "
+        "workspaces and the allocator's waste."
+    )
+    if plan.basis == "measured":
+        lines.append(
+            "Seconds: steps of the real training loop on made-up images, measured now; methods that were not run follow from "
+            "the decoder passes by which they differ. Starting and compiling are not included."
+        )
+    elif "as given" not in plan.device:
+        lines.append(
+            "Seconds: each operation by its FLOPs, its bytes or the least time of a launch, whichever is longest, nothing "
+            "fused. Products run in float32, convolutions in TF32 where there is one (torch's defaults). Not measured: "
+            "change the assumption with --efficiency, or give a rate with --flops."
+        )
+    known = next((d for d in DEVICES.values() if plan.device.startswith(f"{d.name} (")), None)
+    most = max(plan.rows, key=lambda row: row.memory)
+    if known is not None and most.memory > known.memory:
+        lines.append(
+            f"warning: {most.method} needs {most.memory / 1e9:.1f} GB, more than the {known.memory / 1e9:g} GB of one "
+            f"{known.name}; use --recompute or a smaller --batch-size"
+        )
+    return lines
+
+
+def duration(hours: float) -> str:
+    """Hours as a person reads them.
+
+    >>> duration(0.01), duration(2.5), duration(100)
+    ('36 s', '2.5 h', '100 h (4.2 days)')
+    """
+    if hours < 1 / 30:
+        return f"{3600 * hours:.3g} s"
+    if hours < 1.5:
+        return f"{60 * hours:.3g} min"
+    return f"{hours:,.3g} h" + (f" ({hours / 24:,.3g} days)" if hours >= 48 else "")

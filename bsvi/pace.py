@@ -1,0 +1,180 @@
+"""How fast training goes on this machine: a few real steps of a few methods, from which the others follow."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from bsvi import runtime
+from bsvi.config import Experiment
+from bsvi.data import Dataset, Split, training_batches
+from bsvi.experiments import Built, build_model, build_objective
+from bsvi.objectives import Objective
+from bsvi.plan import ELBO_DRAWS, EVALUATION_BATCH, Evaluation, Images, Seconds
+from bsvi.refine import SVI, Amortized
+from bsvi.training import Training, Watcher, train
+from bsvi.trajectory import encode, weigh
+
+# One of each kind of step is timed. The other methods take the same step with more or fewer passes of the decoder: svi is
+# bsvi-sir with one more step, double sampling adds a probe to each step, and pi's k + 1 numbers cost nothing.
+TIMED_AS = {
+    "vae": "vae",
+    "iwae": "iwae",
+    "svi": "bsvi-sir",
+    "bsvi": "bsvi",
+    "bsvi-ds": "bsvi",
+    "bsvi-pi": "bsvi",
+    "bsvi-sir": "bsvi-sir",
+    "bsvi-sir-pi": "bsvi-sir",
+}
+IMAGES = 1000  # made up, to draw batches from
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of one decoder call over ``rows`` images."""
+
+    forward: float  # without a graph
+    refine: float  # forward for all samples of a step, backward to z, and the step on lambda
+    rows: int
+
+    def of(self, objective: Objective, calls: int) -> float:
+        """The time of ``calls`` decoder calls, of which SVI's steps also go backward to z."""
+        svi: Any = objective.refinement
+        steps, samples = (svi.steps, svi.samples) if _walks(objective) else (0, 0)
+        return steps * self.refine + (calls - steps * samples) * self.forward
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of whole steps by method, and of decoder calls over a batch of training and of evaluation."""
+
+    steps: dict[str, float]
+    training: Passes
+    evaluation: Passes
+
+    def of(self, e: Experiment, images: Images, evaluation: Evaluation) -> Seconds:
+        """The times of the experiment's method, from the one that was timed and the passes by which they differ."""
+        name = e.method if e.method in self.steps else TIMED_AS[e.method]
+        mine, timed = (build_objective(replace_method(e, method)) for method in (e.method, name))
+        more = self.training.of(mine, mine.decoder_calls) - self.training.of(timed, timed.decoder_calls)
+        large = self.evaluation
+        without_theta = mine.decoder_calls - mine.theta.decoder_calls(rows(mine)) if _walks(mine) else rows(mine)
+        look = large.of(mine, without_theta) * images.valid / large.rows
+        scored = evaluation.k * large.refine + (1 + ELBO_DRAWS + evaluation.iwae) * large.forward
+        return Seconds(self.steps[name] + more, look, scored * evaluation.images / large.rows)
+
+
+def _walks(objective: Objective) -> bool:
+    return isinstance(objective.refinement, SVI)
+
+
+def rows(objective: Objective) -> int:
+    """Draws per example."""
+    refinement: Any = objective.refinement
+    return refinement.draws if isinstance(refinement, Amortized) else (refinement.steps + 1) * refinement.samples
+
+
+def replace_method(e: Experiment, method: str) -> Experiment:
+    return e.model_copy(update={"method": method})
+
+
+class Clocked(Watcher):
+    """Notes when each step ended."""
+
+    def __init__(self, tick: Callable[[], float]) -> None:
+        self.tick, self.ends = tick, [tick()]
+
+    def start(self, step: int) -> None:
+        self.ends = [self.tick()]
+
+    def step(self, step: int) -> None:
+        self.ends.append(self.tick())
+
+    def durations(self) -> list[float]:
+        """Seconds of each step; the first one is left out where there are more, as it also sets things up."""
+        found = [b - a for a, b in zip(self.ends, self.ends[1:], strict=False)]
+        return found[1:] or found
+
+
+def measure(
+    e: Experiment,
+    images: Images,
+    methods: Iterable[str],
+    started: runtime.Started,
+    seconds: float = 20.0,
+    clock: Callable[[], float] = time.perf_counter,
+    say: Callable[[str], None] = lambda line: None,
+) -> Pace:
+    """Time the real training loop on made-up images, all kinds of step in turn, for about ``seconds`` after a warm-up.
+
+    Every kind has networks of its own, as in a run of its own: a compiled decoder keeps a few kinds of call only.
+    """
+
+    def tick() -> float:
+        if started.device.type == "cuda":
+            torch.cuda.synchronize()
+        return clock()
+
+    timed = sorted({TIMED_AS[method] for method in methods} | {"bsvi-sir"})
+    built = {name: _build(replace_method(e, name), images, started) for name in timed}
+    lengths = {}
+    for name, one in built.items():
+        say(f"measuring {name}: warm-up, which compiles where that is chosen")
+        _steps(one, 1, tick)
+        lengths[name] = max(1, min(10, int(0.5 / statistics.median(_steps(one, 2, tick)))))
+    sizes = (e.batch_size, EVALUATION_BATCH)
+    found: dict[str, list[float]] = {}
+    begin, done = time.perf_counter(), 0
+    while not done or (time.perf_counter() - begin < seconds and done < 25):
+        for name, one in built.items():
+            found.setdefault(name, []).append(statistics.median(_steps(one, 1 + lengths[name], tick)))
+        for size in sizes:
+            forward, refine = _passes(built["bsvi-sir"], size, tick)
+            found.setdefault(f"forward {size}", []).append(forward)
+            found.setdefault(f"refine {size}", []).append(refine)
+        done += 1
+        say(f"measuring: round {done}")
+    medians = {name: statistics.median(times) for name, times in found.items()}
+    passes = [Passes(medians[f"forward {size}"], medians[f"refine {size}"], size) for size in sizes]
+    return Pace({name: medians[name] for name in timed}, *passes)
+
+
+def _build(e: Experiment, images: Images, started: runtime.Started) -> Built:
+    grey = torch.randint(256, (IMAGES, *images.shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    split = Split("train", grey, torch.arange(IMAGES), 255, binarise=images.likelihood == "bernoulli")
+    dataset = Dataset("made up", split, split, split, "bernoulli" if split.binarise else "logistic")
+    model = build_model(e, images.shape, images.likelihood).to(started.device)
+    runtime.compile_decoder(model.decoder, started.compile)
+    return Built(model, build_objective(e).to(started.device), dataset, e, started.device)
+
+
+def _steps(built: Built, steps: int, tick: Callable[[], float]) -> list[float]:
+    """Seconds of each of a few training steps."""
+    clocked = Clocked(tick)
+    settings = Training(steps=steps, lr=built.experiment.optim.lr, log_every=built.experiment.log_every)
+    result = train(built.model, built.objective, built.batches, None, settings, watcher=clocked)
+    if result.stopped != "steps":
+        raise KeyboardInterrupt(result.stopped)
+    return clocked.durations()
+
+
+def _passes(built: Built, size: int, tick: Callable[[], float], steps: int = 3) -> tuple[float, float]:
+    """Seconds of a decoder call without a graph, and of one step of the walk."""
+    model, svi = built.model, replace(SVI(**built.experiment.svi.model_dump()), steps=steps)
+    x = next(training_batches(built.dataset.train, seed=0, batch_size=size, device=built.device)).x
+    times = []
+    with torch.no_grad():
+        lambda_0 = encode(model, x)
+        for _ in range(3):
+            begin = tick()
+            weigh(model, x, model.posterior(lambda_0))
+            times.append(tick() - begin)
+    forward = statistics.median(times)
+    begin = tick()
+    for _ in svi.walk(model, x, lambda_0):
+        pass
+    return forward, max(forward, (tick() - begin - forward) / steps)
