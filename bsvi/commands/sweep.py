@@ -77,11 +77,15 @@ def on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool
     settings = RaySettings(arguments.address, arguments.cpus_per_run, arguments.gpus_per_run, arguments.jobs)
     if all(job.next_words() is None for job in plan):
         return False
-    signal.signal(signal.SIGTERM, _stop)
-    with RayEngine(settings) as engine:
-        signal.signal(signal.SIGTERM, _stop)  # Ray has put its own there
+    display, received = Display(plan), Received()
+    with RayEngine(settings) as engine, received:
         print(engine.describe(), flush=True)
-        engine.run(plan, Display(plan))
+
+        def show(jobs: list[Job]) -> None:
+            display(jobs)
+            received.check()
+
+        engine.run(plan, show)
     return False
 
 
@@ -112,6 +116,28 @@ def on_slurm(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bo
 
 class Stopped(Exception):
     """SIGTERM came."""
+
+
+class Received:
+    """Takes note of SIGINT and SIGTERM: an exception inside Ray's code would break it. A second one is obeyed at once."""
+
+    def __enter__(self) -> "Received":
+        self.number = 0
+        self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.number = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def check(self) -> None:
+        if self.number:
+            raise KeyboardInterrupt if self.number == signal.SIGINT else Stopped
 
 
 def _stop(number: int, frame: object) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import getpass
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -85,10 +86,13 @@ class SlurmEngine:
 
     def executor(self) -> Any:
         """submitit's, with all settings."""
-        os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # read when submitit is imported; its own default is SIGUSR2
         import submitit
 
+        os.environ["SUBMITIT_PREEMPT_SIGNAL"] = (
+            "USR1"  # for the jobs; submitit's own is SIGUSR2, on which training dies
+        )
         s = self.settings
+        own = {"requeue": True, "signal": f"USR1@{s.signal_seconds}"}
         found = submitit.AutoExecutor(
             s.folder / "logs", cluster="local" if self.local else "slurm", slurm_max_num_timeout=REQUEUES
         )
@@ -98,10 +102,9 @@ class SlurmEngine:
             cpus_per_task=s.cpus,
             slurm_partition=s.partition,
             slurm_gpus_per_node=s.gpus or None,
-            slurm_signal_delay_s=s.signal_seconds,
             slurm_array_parallelism=s.at_once,
             slurm_setup=["export SUBMITIT_PREEMPT_SIGNAL=USR1"],
-            slurm_additional_parameters={"requeue": True, **s.options},
+            slurm_additional_parameters={**s.options, **own},
         )
         return found
 
@@ -154,6 +157,7 @@ class SlurmEngine:
     ) -> None:
         """Show the jobs until all have ended. SLURM is asked at most every ``look_every`` seconds, the folders always."""
         states, looked, gone = self.states(), time.monotonic(), dict.fromkeys(ids, 0.0)
+        look_every, grace = (0.5, 2.0) if self.local else (look_every, self.settings.grace)
         while True:
             if time.monotonic() - looked > look_every:
                 with contextlib.suppress(OSError):  # SLURM is busy: nothing is concluded from that
@@ -168,7 +172,7 @@ class SlurmEngine:
                     job.stage = "waiting" if state != "RUNNING" else job.stage
                 elif not gone[job.folder.name]:
                     gone[job.folder.name] = time.monotonic()
-                elif time.monotonic() - gone[job.folder.name] > self.settings.grace:
+                elif time.monotonic() - gone[job.folder.name] > grace:
                     job.stage, job.problem = "failed", self._why(job, ids[job.folder.name])
             show(jobs)
             if all(job.stage in ("done", "failed") for job in jobs):
@@ -190,9 +194,10 @@ def controls(process: Path) -> bool:
 
 @contextlib.contextmanager
 def one_line_of_submitit() -> Iterator[None]:
-    """What sbatch complains of, as one line."""
+    """What sbatch complains of, as one line; submitit prints it too."""
     try:
-        yield
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         told = next((line for line in lines if "error" in line.lower()), lines[0] if lines else type(error).__name__)
