@@ -45,7 +45,7 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "sweep": {"config"},
     "engines": {"checkpoint", "sweep"},
     "plan": {"config", "data", "experiments"},
-    "pace": CORE | {"config", "data", "experiments", "plan", "runtime", "training"},
+    "pace": CORE | {"config", "data", "evaluation", "experiments", "plan", "runtime", "training"},
     "counting": CORE | {"bench", "config", "experiments", "pace", "plan", "training"},
     "trained": {"config", "data", "experiments", "model", "runs"},
     "pictures": {"data", "model"},
