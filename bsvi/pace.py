@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bsvi import runtime
 from bsvi.config import Experiment
 from bsvi.data import Dataset, Split, training_batches
+from bsvi.evaluation import pieces
 from bsvi.experiments import Built, build_model, build_objective
 from bsvi.objectives import Objective
 from bsvi.plan import ELBO_DRAWS, EVALUATION_BATCH, Evaluation, Images, Seconds
@@ -78,6 +80,11 @@ def rows(objective: Objective) -> int:
     return refinement.draws if isinstance(refinement, Amortized) else (refinement.steps + 1) * refinement.samples
 
 
+def chunk(x: Tensor) -> int:
+    """Draws that evaluation without gradients takes at once."""
+    return next(iter(pieces(1 << 20, x, None)))
+
+
 def replace_method(e: Experiment, method: str) -> Experiment:
     return e.model_copy(update={"method": method})
 
@@ -126,20 +133,20 @@ def measure(
         say(f"measuring {name}: warm-up, which compiles where that is chosen")
         _steps(one, 1, tick)
         lengths[name] = max(1, min(10, int(0.5 / statistics.median(_steps(one, 2, tick)))))
-    sizes = (e.batch_size, EVALUATION_BATCH)
+    sizes = {"training": e.batch_size, "evaluation": EVALUATION_BATCH}
     found: dict[str, list[float]] = {}
     begin, done = time.perf_counter(), 0
     while not done or (time.perf_counter() - begin < seconds and done < 25):
         for name, one in built.items():
             found.setdefault(name, []).append(statistics.median(_steps(one, 1 + lengths[name], tick)))
-        for size in sizes:
-            forward, refine = _passes(built["bsvi-sir"], size, tick)
-            found.setdefault(f"forward {size}", []).append(forward)
-            found.setdefault(f"refine {size}", []).append(refine)
+        for what, size in sizes.items():
+            forward, refine = _passes(built["bsvi-sir"], size, what == "evaluation", tick)
+            found.setdefault(f"forward {what}", []).append(forward)
+            found.setdefault(f"refine {what}", []).append(refine)
         done += 1
         say(f"measuring: round {done}")
     medians = {name: statistics.median(times) for name, times in found.items()}
-    passes = [Passes(medians[f"forward {size}"], medians[f"refine {size}"], size) for size in sizes]
+    passes = [Passes(medians[f"forward {what}"], medians[f"refine {what}"], size) for what, size in sizes.items()]
     return Pace({name: medians[name] for name in timed}, *passes)
 
 
@@ -162,17 +169,17 @@ def _steps(built: Built, steps: int, tick: Callable[[], float]) -> list[float]:
     return clocked.durations()
 
 
-def _passes(built: Built, size: int, tick: Callable[[], float], steps: int = 3) -> tuple[float, float]:
-    """Seconds of a decoder call without a graph, and of one step of the walk."""
+def _passes(built: Built, size: int, chunks: bool, tick: Callable[[], float], steps: int = 3) -> tuple[float, float]:
+    """Seconds of one draw without a graph, and of one step of the walk; evaluation takes several small draws at a time."""
     model, svi = built.model, replace(SVI(**built.experiment.svi.model_dump()), steps=steps)
     x = next(training_batches(built.dataset.train, seed=0, batch_size=size, device=built.device)).x
-    times = []
+    times, draws = [], chunk(x) if chunks else 1
     with torch.no_grad():
         lambda_0 = encode(model, x)
         for _ in range(3):
             begin = tick()
-            weigh(model, x, model.posterior(lambda_0))
-            times.append(tick() - begin)
+            weigh(model, x, model.posterior(lambda_0), draws)
+            times.append((tick() - begin) / draws)
     forward = statistics.median(times)
     begin = tick()
     for _ in svi.walk(model, x, lambda_0):

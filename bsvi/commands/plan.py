@@ -160,21 +160,21 @@ def describe(plan: "Plan", command: "Command") -> list[str]:
         f"batch {plan.batch_size}, k = {plan.k}",
         f"device: {plan.device}",
         "",
-        f"{'method':12} {'decoder':>8} {'decoder':>11} {'memory':>9} {'seconds':>9} {'time':>9} {'time,':>16}",
-        f"{'':12} {'calls':>8} {'GFLOP/step':>11} {'MB':>9} {'per step':>9} {'per run':>9} {f'{plan.seeds} seeds':>16}",
+        f"{'method':12} {'decoder':>8} {'decoder':>11} {'memory':>9} {'seconds':>9} {'time':>9} {'time,':>9}",
+        f"{'':12} {'calls':>8} {'GFLOP/step':>11} {'MB':>9} {'per step':>9} {'per run':>9} {f'{plan.seeds} seeds':>9}",
     ]
     for row in plan.rows:
         lines.append(
             f"{row.method:12} {row.decoder_calls:8} {row.decoder_flops / 1e9:11,.4g} {row.memory / 1e6:9,.0f} "
-            f"{row.step_seconds:9.3g} {duration(row.train_hours):>9} {duration(plan.seeds * row.train_hours):>16}"
+            f"{row.step_seconds:9.3g} {short(row.train_hours):>9} {short(plan.seeds * row.train_hours):>9}"
         )
     e = plan.evaluation
     judged = f"BSVI-{e.k}" + (f" and IWAE-{e.iwae}" if e.iwae else "")
     lines += [
         "",
         f"training, validation included: {duration(plan.train_hours)}",
-        f"evaluation, {judged} of {e.images:,} test images: {duration(plan.evaluate_hours)} "
-        f"({duration(plan.rows[0].evaluate_hours)} per run)",
+        f"evaluation, {judged} of {e.images:,} test images: {duration(plan.evaluate_hours)}, "
+        f"{short(plan.rows[0].evaluate_hours)} per run",
         f"together: {duration(plan.train_hours + plan.evaluate_hours)} on one device"
         + (f", {duration(plan.hours_on_devices)} on {plan.devices} (a run is not split)" if plan.devices > 1 else ""),
         "",
@@ -220,13 +220,20 @@ def notes(plan: "Plan", command: "Command") -> list[str]:
 
 
 def duration(hours: float) -> str:
-    """Hours as a person reads them.
+    """Hours as a person reads them, with days where there are many.
 
-    >>> duration(0.01), duration(2.5), duration(100)
-    ('36 s', '2.5 h', '100 h (4.2 days)')
+    >>> duration(2.5), duration(100.0)
+    ('2.5 h', '100 h (4.17 days)')
+    """
+    return short(hours) + (f" ({hours / 24:,.3g} days)" if hours >= 48 else "")
+
+
+def short(hours: float) -> str:
+    """Seconds, minutes or hours.
+
+    >>> short(0.01), short(1.0), short(100.0)
+    ('36 s', '60 min', '100 h')
     """
     if hours < 1 / 30:
         return f"{3600 * hours:.3g} s"
-    if hours < 1.5:
-        return f"{60 * hours:.3g} min"
-    return f"{hours:,.3g} h" + (f" ({hours / 24:,.3g} days)" if hours >= 48 else "")
+    return f"{60 * hours:.3g} min" if hours < 1.5 else f"{hours:,.3g} h"
