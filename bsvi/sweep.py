@@ -13,8 +13,6 @@ from pathlib import Path
 
 from bsvi.config import Experiment
 
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # before any fork: the child only calls it
-
 
 @dataclass
 class Job:
@@ -116,24 +114,26 @@ def start(job: Job) -> None:
         job.process = launch(job.folder, words)
 
 
-def launch(folder: Path, words: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+def launch(
+    folder: Path, words: list[str], program: tuple[str, ...] = ("-m", "bsvi"), environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """``bsvi WORDS`` as a process that is told to save and leave should this one die; what it complains of is in errors.txt."""
     folder.mkdir(parents=True, exist_ok=True)
+    own = program == ("-m", "bsvi")  # other programs see to that themselves
     with open(folder / "errors.txt", "wb") as errors:
         return subprocess.Popen(
-            [sys.executable, "-m", "bsvi", *words],
+            [sys.executable, *program, *words],
             stdout=subprocess.DEVNULL,
             stderr=errors,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **(environment or {})},
-            preexec_fn=_end_with_parent if _LIBC is not None else None,
+            preexec_fn=_end_with_parent if own and sys.platform == "linux" else None,
         )
 
 
 def _end_with_parent() -> None:
     """In the child: be told to save and leave (SIGTERM) should the sweep itself be killed."""
-    if _LIBC is not None:
-        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def finish(job: Job) -> None:

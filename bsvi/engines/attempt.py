@@ -66,7 +66,8 @@ class Attempt:
 
     def _process(self, words: list[str]) -> int:
         """The exit code of ``bsvi WORDS``; an exception in here (a signal, a cancelled task) ends the process first."""
-        child = launch(self.job.folder, words, self.place.environment)
+        guarded = ("-m", "bsvi.engines.child", str(os.getpid()))
+        child = launch(self.job.folder, words, guarded, self.place.environment)
         self.pid, self.asked = child.pid, set()
         try:
             while not self.ended():

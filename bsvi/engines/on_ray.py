@@ -39,6 +39,8 @@ class RayEngine:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             if address is None:
+                # a worker that dies kills its children, by Ray's default; ours are told to save and leave instead
+                os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
                 long = len(tempfile.gettempdir()) > 30  # a socket's path may have 107 characters
                 self.folder = tempfile.mkdtemp(prefix="bsvi-", dir="/tmp" if long else None)
                 with silent():
@@ -139,7 +141,7 @@ class RayEngine:
 
 
 def attempt(job: Job, place: Place) -> str:
-    """In a worker: what went wrong, or "". A worker that dies takes its process along: SIGTERM, on which it saves and leaves."""
+    """In a worker: what went wrong, or "". A worker that dies takes its process along."""
     return Attempt(job, place).run()
 
 
