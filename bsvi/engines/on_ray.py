@@ -1,21 +1,21 @@
 """A sweep on Ray: one task per run with its resources, sent again when its worker or its node dies."""
 
-import contextlib
 import os
-import re
 import shutil
-import socket
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from bsvi.engines.attempt import TRIES, Attempt, Place, shipped
+from bsvi.engines.ray_connection import check_port, giving_up, imported, silent
 from bsvi.sweep import Job
 
 OBJECT_STORE = 80 * 2**20  # bytes: nothing goes through it, and Ray's own share is a third of the memory
+
+NODE = "node.txt"  # in the run folder: where it is done
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,13 @@ class RayEngine:
 
         task = ray.remote(num_cpus=self.settings.cpus, num_gpus=self.settings.gpus, max_retries=0)(attempt)
         place, waiting = Place.here(self.settings.gpus), [job for job in jobs if job.next_words() is not None]
-        saved, idle = {job.name: job.saved() for job in waiting}, dict.fromkeys((job.name for job in waiting), 0)
-        for job in waiting:
-            job.stage = "waiting"
-        running: dict[Any, Job] = {}
+        deaths, running, looked = Deaths(waiting), dict[Any, Job](), time.monotonic()
         try:
             while waiting or running:
                 while waiting and len(running) < (self.settings.at_once or len(jobs)):
                     job = waiting.pop(0)
-                    (job.folder / "errors.txt").unlink(missing_ok=True)  # it is there again when the task has begun
+                    for name in ("errors.txt", NODE):  # they are there again when the task has begun
+                        (job.folder / name).unlink(missing_ok=True)
                     running[task.remote(shipped(job), place)] = job
                 ended, _ = ray.wait([*running], timeout=pause, fetch_local=False)
                 for reference in ended:
@@ -120,14 +118,12 @@ class RayEngine:
                     except ray.exceptions.RayTaskError as error:
                         job.stage, job.problem = "failed", str(error).strip().splitlines()[-1]
                     except ray.exceptions.RayError as error:
-                        before, saved[job.name] = saved[job.name], job.saved()
-                        idle[job.name] = 0 if saved[job.name] != before else idle[job.name] + 1
-                        job.stage, job.problem = "waiting", f"{cause(error)}; sent again, it goes on from what is saved"
-                        if idle[job.name] == TRIES:
-                            job.stage = "failed"
-                            job.problem = f"{cause(error)}, {TRIES} times without anything new saved"
-                        else:
-                            waiting.insert(0, job)
+                        waiting[:0] = deaths.of(job, cause(error))
+                if time.monotonic() - looked > 2.0:  # Ray itself waits minutes for a machine that hangs
+                    looked, gone = time.monotonic(), {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
+                    for reference in [one for one, job in running.items() if node_of(job) in gone]:
+                        ray.cancel(reference, force=True)
+                        waiting[:0] = deaths.of(running.pop(reference), "its node died")
                 for job in running.values():
                     if (job.folder / "errors.txt").exists():
                         job.next_words()  # says which stage it is in
@@ -140,9 +136,44 @@ class RayEngine:
                 ray.wait([*running], num_returns=len(running), timeout=90.0, fetch_local=False)
 
 
+class Deaths:
+    """Which jobs are sent again when what they ran on dies, and for how long."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.saved = {job.name: job.saved() for job in jobs}
+        self.idle = dict.fromkeys(self.saved, 0)
+        for job in jobs:
+            job.stage = "waiting"
+
+    def of(self, job: Job, why: str) -> list[Job]:
+        """The job, if it is to be sent again."""
+        before, self.saved[job.name] = self.saved[job.name], job.saved()
+        self.idle[job.name] = 0 if self.saved[job.name] != before else self.idle[job.name] + 1
+        if self.idle[job.name] == TRIES:
+            job.stage, job.problem = "failed", f"{why}, {TRIES} times without anything new saved"
+            return []
+        job.stage, job.problem = "waiting", f"{why}; sent again, it goes on from what is saved"
+        return [job]
+
+
 def attempt(job: Job, place: Place) -> str:
     """In a worker: what went wrong, or "". A worker that dies takes its process along."""
-    return Attempt(job, place).run()
+    import ray
+
+    job.folder.mkdir(parents=True, exist_ok=True)
+    (job.folder / NODE).write_text(ray.get_runtime_context().get_node_id())
+    try:
+        return Attempt(job, place).run()
+    finally:
+        (job.folder / NODE).unlink(missing_ok=True)
+
+
+def node_of(job: Job) -> str:
+    """The node that has a job, or "" before it has begun."""
+    try:
+        return (job.folder / NODE).read_text()
+    except OSError:
+        return ""
 
 
 def cause(error: Exception) -> str:
@@ -152,66 +183,3 @@ def cause(error: Exception) -> str:
         "OutOfMemoryError": "its node ran out of memory",
     }
     return known.get(type(error).__name__, f"Ray gave it up ({type(error).__name__})")
-
-
-def imported() -> Any:
-    """The module ray, told to send no usage statistics; one line where it is not installed."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise RuntimeError('--on ray needs the extra: pip install "bsvi[ray]"') from None
-    return ray
-
-
-def check_port(address: str) -> None:
-    """Refuse an address that is none, or where nothing listens: Ray itself would try for two minutes."""
-    if address == "auto":
-        return
-    found = re.fullmatch(r"\[?([^\[\]/\s]+)\]?:(\d{1,5})", address)
-    if found is None:
-        raise ValueError(f"--address takes HOST:PORT of ray start --head, or auto, got {address!r}")
-    try:
-        socket.create_connection((found[1], int(found[2])), timeout=5).close()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        line = f"no Ray at {address} ({reason}); start one with ray start --head, or leave --address out"
-        raise ValueError(line) from None
-
-
-@contextlib.contextmanager
-def giving_up(address: str, seconds: float) -> Iterator[None]:
-    """Turn what Ray complains of into one line, and leave should it not answer at all: it cannot be interrupted."""
-    line = f"no Ray cluster of this version answers at {address}; ray status --address {address} may tell more"
-    out = os.dup(2)
-
-    def leave() -> None:
-        os.write(out, f"bsvi sweep: {line}\n".encode())
-        os._exit(1)
-
-    timer = threading.Timer(seconds, leave)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RuntimeError(f"{line} ({type(error).__name__}: {reason})") from None
-    finally:
-        timer.cancel()
-        os.close(out)
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Within this context nothing is written to stderr, not even by Ray's C++."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

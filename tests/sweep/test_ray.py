@@ -1,5 +1,6 @@
 """Sweeps on a real Ray: on one machine, on a cluster of two nodes of which one is killed, and stopped by a signal."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -95,26 +96,41 @@ def test_a_sweep_on_a_local_ray_trains_evaluates_and_leaves_nothing(tmp_path, sw
     assert not session(process.pid), "processes of Ray are left"
 
 
+EVERY, STEPS = 0.3, 1200
+SEEDS = ["--methods", "vae", "--seeds", "0:2", "--steps", STEPS, "--valid-every", 600, "--log-every", 20]
+SEEDS += ["--save-every", EVERY, *TINY]
+
+
+def on_the_second_node(tmp_path, cluster, process):
+    """The folder of a run whose process descends from the second raylet and has saved twice, and that process."""
+    members = family(cluster["raylet"])
+    for folder in tmp_path.glob("runs/digits/vae-seed*"):
+        try:
+            owner = json.loads((folder / "lock").read_text())["pid"]
+        except (OSError, ValueError):
+            continue
+        if owner in members and len(list(folder.glob("state-*.ckpt"))) == 2:
+            return folder, owner
+    assert process.poll() is None, said(tmp_path)
+    return None
+
+
+def check_that_each_run_is_whole(tmp_path):
+    assert "2 of 2 runs are complete" in said(tmp_path)
+    assert "its node died; sent again, it goes on from what is saved" in said(tmp_path)
+    for seed in range(2):
+        folder = tmp_path / f"runs/digits/vae-seed{seed}"
+        assert steps_of(folder, "train") == list(range(20, STEPS + 1, 20))
+        assert steps_of(folder, "valid") == [600, 1200]
+        assert json.loads((folder / "result.json").read_text())["steps"] == STEPS
+        assert (folder / "log.txt").read_text().count("finished (steps)") == 1
+        assert json.loads((folder / "scores.json").read_text())["test"]["examples"] == 20
+
+
 def test_a_node_is_killed_and_the_sweep_finishes_each_run_once(tmp_path, cluster, sweep):
-    every, steps = 0.3, 2000
-    words = ["--methods", "vae", "--seeds", "0:3", "--steps", steps, "--valid-every", 1000, "--log-every", 20]
-    process = sweep(*words, "--save-every", every, *TINY, "--address", cluster["address"])
-    folders = [tmp_path / "runs/digits" / f"vae-seed{seed}" for seed in range(3)]
-
-    def on_the_second_node():
-        """The run whose process descends from the second raylet, once it has saved twice."""
-        members = family(cluster["raylet"])
-        for folder in folders:
-            try:
-                owner = json.loads((folder / "lock").read_text())["pid"]
-            except (OSError, ValueError):
-                continue
-            if owner in members and len(list(folder.glob("state-*.ckpt"))) == 2:
-                return folder
-        assert process.poll() is None, said(tmp_path)
-        return None
-
-    victim = wait_for(on_the_second_node)
+    process = sweep(*SEEDS, "--address", cluster["address"])
+    victim, _ = wait_for(lambda: on_the_second_node(tmp_path, cluster, process))
+    time.sleep(0.7 * EVERY)  # between two checkpoints
     kill_all(family(cluster["raylet"]))  # the raylet, its workers, and the training itself: nothing can save any more
     killed = time.time()
     saved = max(victim.glob("state-*.ckpt"), key=lambda path: path.name)
@@ -122,19 +138,33 @@ def test_a_node_is_killed_and_the_sweep_finishes_each_run_once(tmp_path, cluster
     at = int(saved.stem.removeprefix("state-"))
 
     assert process.wait(240) == 0, said(tmp_path)
-    assert "3 of 3 runs are complete" in said(tmp_path)
-    assert "its node died; sent again, it goes on from what is saved" in said(tmp_path)
+    check_that_each_run_is_whole(tmp_path)
     notes = (victim / "log.txt").read_text()
     assert notes.count("resumed at step") == 1 and f"resumed at step {at}" in notes
     print(f"killed at step {reached} or a little later, resumed at step {at}, saved {age:.2f} s before the kill")
-    assert 0 < at < steps and reached < steps
-    assert age < every + 2.0  # a busy machine may stop a process between its steps
-    for folder in folders:  # each run whole, and once
-        assert steps_of(folder, "train") == list(range(20, steps + 1, 20))
-        assert steps_of(folder, "valid") == [1000, 2000]
-        assert json.loads((folder / "result.json").read_text())["steps"] == steps
-        assert (folder / "log.txt").read_text().count("finished (steps)") == 1
-        assert json.loads((folder / "scores.json").read_text())["test"]["examples"] == 20
+    assert 0 < at < STEPS and reached < STEPS
+    assert age < EVERY + 2.0  # a busy machine may stop a process between its steps
+
+
+@pytest.mark.slow
+def test_a_node_that_is_given_up_but_lives_never_writes_together_with_its_successor(tmp_path, cluster, sweep):
+    process = sweep(*SEEDS, "--address", cluster["address"])
+    victim, _ = wait_for(lambda: on_the_second_node(tmp_path, cluster, process))
+    frozen = family(cluster["raylet"])
+    for pid in frozen:
+        os.kill(
+            pid, signal.SIGSTOP
+        )  # as a machine that is suspended, or cut off: dead for the others, but it has the lock
+    wait_for(lambda: "sent again" in said(tmp_path))
+    wait_for(lambda: said(tmp_path).count("done") == 1, 200)  # there is room for the successor now
+    time.sleep(5)
+    step = steps_of(victim, "train")[-1]
+    assert step < STEPS and held(victim)  # it waits
+    for pid in frozen:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    assert process.wait(200) == 0, said(tmp_path)
+    check_that_each_run_is_whole(tmp_path)
 
 
 @pytest.mark.parametrize(
