@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bsvi import runtime
 from bsvi.objectives import Estimate, Objective, check_input
 from bsvi.shares import Part, SharedBound, SharedModel
-from bsvi.team import Problem, T, Team
+from bsvi.team import Place, Problem, T, Team, end_with_parent
 
 WORDS = ("SIGTERM", "SIGINT", "SIGUSR1", "time")  # the reasons to stop that a process may have alone, first wins
 PATIENCE = timedelta(hours=1)  # the longest that one process may keep the others waiting: a download, a slow disk
@@ -190,9 +190,9 @@ def attempt(store: dist.Store, rank: int, size: int, patience: timedelta) -> str
 
 
 @contextmanager
-def joined(place: runtime.Place, device: str, patience: timedelta = PATIENCE) -> Iterator[Ranks]:
+def joined(place: Place, device: str, patience: timedelta = PATIENCE) -> Iterator[Ranks]:
     """Connect to the other processes that torchrun has started; on the way out of an error the connection is just dropped."""
-    runtime.end_with_parent(signal.SIGTERM)  # torchrun itself may be killed: then all save and leave
+    end_with_parent(signal.SIGTERM)  # torchrun itself may be killed: then all save and leave
     chosen = runtime.choose_device(device)
     try:
         store, rank, size = next(rendezvous("env://", timeout=patience))

@@ -41,33 +41,6 @@ class Started:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which of several processes this one is: among all, and on its machine."""
-
-    rank: int
-    size: int
-    local: int
-
-
-def place() -> Place | None:
-    """This process's place as torchrun's environment tells it; None for one process alone.
-
-    >>> place() is None
-    True
-    """
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    if any(name not in os.environ for name in names):
-        return None
-    try:
-        rank, size, local = (int(os.environ[name]) for name in names[:3])
-    except ValueError:
-        raise ValueError(
-            "RANK, WORLD_SIZE and LOCAL_RANK must be numbers; start with torchrun, or unset them"
-        ) from None
-    return Place(rank, size, local) if size > 1 else None
-
-
 def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dataclass
     """Apply the choices to this process and return what was decided; `notes` are lines for the user.
 
@@ -144,12 +117,6 @@ def keep_freed_memory() -> bool:
     Return whether it was done; elsewhere nothing happens. Old versions of glibc take no more than 32 MiB.
     """
     return set_allocator(1 << 30) or set_allocator(32 << 20)
-
-
-def end_with_parent(number: int) -> None:
-    """Ask the system (Linux) to send this process a signal when the one that started it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def page_faults() -> int:

@@ -1,10 +1,15 @@
-"""The processes that do one run together. Here: one alone, who has nobody to ask. Imports no torch by itself.
+"""The processes that do one run together: which of them this is, how it ends, and the team of one, who has nobody to ask.
 
-``bsvi.distributed`` has the team of several; training and evaluation are written for both.
+``bsvi.distributed`` has the team of several; training and evaluation are written for both. Imports no torch by itself.
 """
 
+import contextlib
+import ctypes
+import os
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,3 +74,50 @@ class Team:
     def gather(self, rows: "Tensor") -> "Tensor":
         """The rows of all processes."""
         return rows
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of several processes this one is: among all, and on its machine."""
+
+    rank: int
+    size: int
+    local: int
+
+
+def place() -> Place | None:
+    """This process's place as torchrun's environment tells it; None for one process alone.
+
+    >>> place() is None
+    True
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    if any(name not in os.environ for name in names):
+        return None
+    try:
+        rank, size, local = (int(os.environ[name]) for name in names[:3])
+    except ValueError:
+        raise ValueError(
+            "RANK, WORLD_SIZE and LOCAL_RANK must be numbers; start with torchrun, or unset them"
+        ) from None
+    return Place(rank, size, local) if size > 1 else None
+
+
+def end_with_parent(number: int) -> None:
+    """Ask the system (Linux) to send this process a signal when the one that started it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
+
+
+def leave(place: Place | None, code: int) -> int:
+    """Return the exit code; one of several processes ends with it at once, without taking the interpreter apart.
+
+    A thread of torch.distributed that is still at work at that moment aborts the process, now and then, and torchrun would
+    take a finished run for a failed one.
+    """
+    if place is None:
+        return code
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)

@@ -15,7 +15,8 @@ from bsvi.commands.about import check_same, describe, identity, stored_about, ve
 from bsvi.commands.train_flags import Command, parse
 from bsvi.config import Experiment
 from bsvi.runs import Run, RunError
-from bsvi.team import Team
+from bsvi.team import Place, Team, leave
+from bsvi.team import place as this_place
 
 if TYPE_CHECKING:
     from bsvi.experiments import Built
@@ -24,7 +25,12 @@ SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
 
 
 def main(words: list[str]) -> int:
-    place = runtime.place()
+    place = this_place()
+    return leave(place, train_at(place, words))
+
+
+def train_at(place: Place | None, words: list[str]) -> int:
+    """Train alone, or as one of several processes; returns the exit code."""
     try:
         with stopped_at_once(place), heard(place):
             with silent(place):
@@ -53,7 +59,7 @@ class Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def stopped_at_once(place: runtime.Place | None) -> Iterator[None]:
+def stopped_at_once(place: Place | None) -> Iterator[None]:
     """Within this context the signals that end a run raise Stopped.
 
     One of several processes just dies of SIGTERM and SIGINT: it may be waiting for the others, deep inside a library.
@@ -75,7 +81,7 @@ def stopped_at_once(place: runtime.Place | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard(place: runtime.Place | None) -> Iterator[None]:
+def heard(place: Place | None) -> Iterator[None]:
     """Of several processes the first one tells what all have met; the others end with the same code, silently."""
     try:
         yield
@@ -86,7 +92,7 @@ def heard(place: runtime.Place | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silent(place: runtime.Place | None) -> Iterator[None]:
+def silent(place: Place | None) -> Iterator[None]:
     """Within this context only the first of several processes prints."""
     if place is None or place.rank == 0:
         yield
@@ -95,7 +101,7 @@ def silent(place: runtime.Place | None) -> Iterator[None]:
         yield
 
 
-def joined(place: runtime.Place | None, device: str) -> contextlib.AbstractContextManager[Team]:
+def joined(place: Place | None, device: str) -> contextlib.AbstractContextManager[Team]:
     """This process alone, or together with the others that torchrun has started."""
     if place is None:
         return contextlib.nullcontext(Team())
@@ -104,7 +110,7 @@ def joined(place: runtime.Place | None, device: str) -> contextlib.AbstractConte
     return distributed.joined(place, device)
 
 
-def check_shares(experiment: Experiment, place: runtime.Place | None) -> None:
+def check_shares(experiment: Experiment, place: Place | None) -> None:
     """RunError unless every process gets an equal share of each batch, and no example depends on another's."""
     if place is None:
         return
