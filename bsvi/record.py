@@ -2,10 +2,14 @@
 
 The first line says what was asked (k, seed, the model's hash, ...); a file of another question is refused. A last line
 cut by a kill is removed, and its batch is done again; damage anywhere else is an error, never a silently smaller table.
+
+Several processes write one file each, named by ``share_of``. Each knows what all the files hold; the one who opens the file
+itself, when the others have ended, takes theirs into it. An example that is in two files counts once.
 """
 
 import json
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,8 +42,9 @@ class Record:
         except OSError as error:
             raise OSError(f"cannot write the store {self.path}: {error.strerror}; name another file") from None
         try:
-            self._lock()
+            self._claim(self.file, self.path)
             self._read(question)
+            self._read_others(question)
         except BaseException:
             self.file.close()
             raise
@@ -54,43 +59,77 @@ class Record:
     def close(self) -> None:
         self.file.close()
 
-    def _lock(self) -> None:
+    @staticmethod
+    def _claim(file: BinaryIO, path: Path) -> None:
         if fcntl is None:
             return
         try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise OSError(f"another process is writing {self.path}; wait for it, or name another file") from None
+            raise OSError(f"another process is writing {path}; wait for it, or name another file") from None
 
     def _read(self, question: dict[str, Any]) -> None:
         self.file.seek(0)
         content = self.file.read()
-        good, header = 0, None
+        entries, good = self._entries(content, self.path)
+        if entries:
+            self._compare(entries[0], question, self.path)
+        for entry in entries[1:]:
+            self._take(entry)
+        if good < len(content):
+            self.file.truncate(good)
+        if not entries:
+            self._write(question)
+            _sync_folder(self.path.parent)
+
+    def _read_others(self, question: dict[str, Any]) -> None:
+        """What the files of other shares hold; the owner of the whole takes it over and removes them."""
+        base = _whole_of(self.path)
+        whole = base == self.path
+        others = [*base.parent.glob(f"{_glob(base.stem)}.share-*{_glob(base.suffix)}"), base]
+        for path in sorted(path for path in others if path != self.path and path.exists()):
+            with open(path, "r+b") as file:
+                if whole or path == base:  # shares run beside each other, but not beside the whole
+                    self._claim(file, path)
+                entries, _ = self._entries(file.read(), path)
+                if entries:
+                    self._compare(entries[0], question, path)
+                fresh = [entry for entry in map(self._unknown, entries[1:]) if entry is not None]
+                for entry in fresh:
+                    self._take(entry)
+                if whole:
+                    self._write(*fresh)
+                    path.unlink()
+
+    def _entries(self, content: bytes, path: Path) -> tuple[list[dict[str, Any]], int]:
+        """The whole lines, and where they end: a last line that a kill cut, or that is being written, is left out."""
+        entries, good = [], 0
         while good < len(content):
             end = content.find(b"\n", good) + 1 or len(content)
             entry = _decode(content[good:end])
             if entry is None:
                 if end < len(content):
-                    raise ValueError(f"{self.path} is damaged at byte {good}; remove it and evaluate again")
-                break  # the line that a kill cut
-            if header is None:
-                header = entry
-                self._compare(header, question)
-            else:
-                self._take(entry)
+                    raise ValueError(f"{path} is damaged at byte {good}; remove it and evaluate again")
+                break
+            entries.append(entry)
             good = end
-        if good < len(content):
-            self.file.truncate(good)
-        if header is None:
-            self._write(question)
-            _sync_folder(self.path.parent)
+        return entries, good
 
-    def _compare(self, header: dict[str, Any], question: dict[str, Any]) -> None:
+    def _unknown(self, entry: dict[str, Any]) -> dict[str, Any] | None:
+        """The part of an entry whose examples are not there yet."""
+        rows = [i for i, name in enumerate(entry["ids"]) if name not in self.crc]
+        if not rows:
+            return None
+        picked = {name: [entry[name][i] for i in rows] for name in ("ids", "crc")}
+        values = {name: [column[i] for i in rows] for name, column in entry["values"].items()}
+        return {**entry, **picked, "values": values}
+
+    def _compare(self, header: dict[str, Any], question: dict[str, Any], path: Path) -> None:
         asked = json.loads(json.dumps(question))
         for name in [*asked, *header]:
             if header.get(name) != asked.get(name):
                 raise ValueError(
-                    f"{self.path} holds another evaluation ({name} was {_short(header.get(name))}, "
+                    f"{path} holds another evaluation ({name} was {_short(header.get(name))}, "
                     f"now {_short(asked.get(name))}); remove it or name another file"
                 )
 
@@ -101,13 +140,31 @@ class Record:
         self.seconds += entry["seconds"]
         self.notes.update(entry["notes"])
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write(self, *entries: dict[str, Any]) -> None:
         try:
-            self.file.write(_encode(entry))
+            self.file.write(b"".join(map(_encode, entries)))
             self.file.flush()
             os.fsync(self.file.fileno())
         except OSError as error:
             raise OSError(f"cannot write the store {self.path}: {error.strerror}; what it holds is kept") from None
+
+
+def share_of(path: str | os.PathLike[str], number: int, count: int) -> Path:
+    """Where process ``number`` (from 1) of ``count`` keeps what it has finished of the evaluation in ``path``.
+
+    >>> share_of("scores.jsonl", 1, 3).name
+    'scores.share-1-of-3.jsonl'
+    """
+    path = Path(path)
+    return path.with_name(f"{path.stem}.share-{number}-of-{count}{path.suffix}")
+
+
+def _whole_of(path: Path) -> Path:
+    return path.with_name(re.sub(r"\.share-\d+-of-\d+(?=(\.[^.]*)?$)", "", path.name))
+
+
+def _glob(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 def _encode(entry: dict[str, Any]) -> bytes:

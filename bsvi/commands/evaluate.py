@@ -5,6 +5,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from bsvi import runtime
+from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for_all, which
+from bsvi.record import share_of
+from bsvi.team import Place, leave
+from bsvi.team import place as this_place
+
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bsvi evaluate", description=__doc__)
@@ -16,12 +22,58 @@ def main(words: list[str]) -> int:
         "--iwae", type=int, nargs="*", help="numbers of IWAE draws (default k 2k 3k 4k 5k; none: --iwae)"
     )
     parser.add_argument("--ais", type=int, default=0, metavar="N", help="also judge the first N images by AIS (slow)")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="share the images among N processes here")
+    parser.add_argument(
+        "--share",
+        metavar="I/N",
+        help="do part I of N only, on any machine that sees RUN; the table comes without --share",
+    )
     add_common(parser)
     arguments = parser.parse_args(words)
+    place = this_place()
+    return leave(place, evaluate_at(place, arguments, words))
 
+
+def evaluate_at(place: Place | None, arguments: argparse.Namespace, words: list[str]) -> int:
+    """All of it, or a share and then what is left; returns the exit code."""
+    share = which(arguments.share, arguments.processes, place)
+    with waiting_for_all(place) as wait:
+        trained, split, progress, svi = prepare(arguments, arguments.split)
+        store = trained.folder / store_name(arguments, trained)
+        if share is not None:
+            do_share(arguments, trained, split, svi, share, store)
+            wait()
+        if arguments.share is not None or (place is not None and place.rank > 0):
+            return 0
+        if arguments.processes > 1:
+            with progress:
+                run_shares(words, arguments, store, len(split), progress)
+        return table(arguments, trained, split, svi, store, Bar(progress.title, len(split), arguments.quiet))
+
+
+def do_share(
+    arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, share: tuple[int, int], store: Path
+) -> None:
+    """Evaluate this process's share of the images into the file of this share."""
+    from bsvi.annealing import ais
     from bsvi.evaluation import evaluate
 
-    trained, split, progress, svi = prepare(arguments, arguments.split)
+    quiet = arguments.quiet or share[0] > 1
+    mine: Any = share_batches(split, arguments.batch_size, share, trained.device)
+    title = f"{trained.folder.name} {arguments.split}, part {share[0]} of {share[1]}"
+    if mine != []:
+        with Bar(title, len(split) // share[1], quiet) as bar:
+            options = {"k": arguments.k, "svi": svi, "iwae": arguments.iwae, "seed": arguments.seed}
+            evaluate(trained.model, mine, store=share_of(store, *share), progress=bar.update, **options)
+    few = share_batches(split.take(arguments.ais), arguments.batch_size, share, trained.device) if arguments.ais else []
+    if few != []:
+        ais(trained.model, few, seed=arguments.seed, store=share_of(ais_store(store), *share))
+
+
+def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: "Bar") -> int:
+    """Evaluate what is not in the store yet; save and print the numbers."""
+    from bsvi.evaluation import evaluate
+
     with progress:
         scores = evaluate(
             trained.model,
@@ -30,7 +82,7 @@ def main(words: list[str]) -> int:
             svi=svi,
             iwae=arguments.iwae,
             seed=arguments.seed,
-            store=trained.folder / store_name(arguments, trained),
+            store=store,
             progress=progress.update,
         )
     scores.save(
@@ -46,7 +98,7 @@ def main(words: list[str]) -> int:
     for count, score in scores.iwae.items():
         print(f"  {f'IWAE-{count}':15} {score}")
     if arguments.ais:
-        beside_ais(arguments, trained, split, scores)
+        beside_ais(arguments, trained, split, scores, ais_store(store))
     for warning in scores.warnings:
         print(f"  warning: {warning}")
     print(f"  per example: {trained.folder / f'scores-{arguments.split}.npz'}")
@@ -59,7 +111,11 @@ def store_name(arguments: argparse.Namespace, trained: Any) -> str:
     return f"evaluation-{arguments.split}-step{trained.step}-k{arguments.k}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
 
 
-def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: Any) -> None:
+def ais_store(store: Path) -> Path:
+    return store.with_name(store.name.replace("evaluation", "ais", 1))
+
+
+def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: Any, store: Path) -> None:
     """AIS as an independent judge of the log-likelihood, beside the other estimates of the same images."""
     from bsvi.annealing import ais
 
@@ -69,7 +125,7 @@ def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: 
             trained.model,
             batches(few, arguments, trained.device),
             seed=arguments.seed,
-            store=trained.folder / store_name(arguments, trained).replace("evaluation", "ais", 1),
+            store=store,
             progress=bar.update,
         )
     ids = set(annealed.ids.tolist())
@@ -99,7 +155,6 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def prepare(arguments: argparse.Namespace, name: str) -> tuple[Any, Any, "Bar", Any]:
     """The trained run, its images, a progress bar, and the run's SVI settings."""
-    from bsvi import runtime
     from bsvi.refine import SVI
     from bsvi.trained import load_trained
 
