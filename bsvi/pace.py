@@ -21,13 +21,13 @@ from bsvi.training import Training, Watcher, train
 from bsvi.trajectory import encode, weigh
 
 # One of each kind of step is timed. The other methods take the same step with more or fewer passes of the decoder: svi is
-# bsvi-sir with one more step, double sampling adds a probe to each step, and pi's k + 1 numbers cost nothing.
+# bsvi-sir with one more step of refinement and one call less, and pi's k + 1 numbers cost nothing.
 TIMED_AS = {
     "vae": "vae",
     "iwae": "iwae",
     "svi": "bsvi-sir",
     "bsvi": "bsvi",
-    "bsvi-ds": "bsvi",
+    "bsvi-ds": "bsvi-ds",
     "bsvi-pi": "bsvi",
     "bsvi-sir": "bsvi-sir",
     "bsvi-sir-pi": "bsvi-sir",

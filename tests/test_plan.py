@@ -122,14 +122,13 @@ def test_a_plan_adds_up_steps_looks_seeds_and_whole_runs_on_several_devices():
 
 def test_methods_that_are_not_timed_differ_by_their_passes():
     passes = Passes(forward=1.0, refine=3.0, rows=50)
-    pace = Pace({"vae": 1.0, "iwae": 5.0, "bsvi": 30.0, "bsvi-sir": 20.0}, passes, passes)
-    images, k = images_of(DIGITS), 9
+    pace = Pace({"vae": 1.0, "iwae": 5.0, "bsvi": 30.0, "bsvi-ds": 40.0, "bsvi-sir": 20.0}, passes, passes)
+    images = images_of(DIGITS)
     steps = {method: pace.of(of("digits", method), images, NOTHING).step for method in METHODS}
     assert (
         steps["svi"] == 20.0 + 3.0 - 1.0
     )  # a step more, and its last draw trains theta: no call for the resampled one
-    assert steps["bsvi-ds"] == 30.0 + k * 1.0
-    assert steps["bsvi-pi"] == 30.0 and steps["bsvi-sir-pi"] == 20.0
+    assert steps["bsvi-pi"] == 30.0 and steps["bsvi-sir-pi"] == 20.0 and steps["bsvi-ds"] == 40.0
     looks = {method: pace.of(of("digits", method), images, NOTHING).look for method in METHODS}
     batches = images.valid / 50
     assert looks["vae"] == batches and looks["iwae"] == 10 * batches
@@ -230,7 +229,7 @@ def ratios(folder, monkeypatch, e, words, rounds, seconds):
     found, counts = [], {e.method: count(e, images, on_cpu=True)}
     for index in range(rounds):
         pace = measure(e, images, [e.method], started, seconds, time.process_time)
-        assert e.method not in pace.steps
+        assert "svi" not in pace.steps  # so its prediction rests on another method's steps
         plan = make_plan(e, [e.method], "", counts, {e.method: pace.of(e, images, NOTHING)}, NOTHING)
         out = folder / str(index)
         line = ["train", *words, "--method", e.method, "--out", str(out), "--threads", "1", "--compile", "off"]
@@ -249,14 +248,23 @@ def test_the_prediction_for_this_cpu_is_within_a_quarter_of_a_real_run(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "steps"), [("digits", 100), ("omniglot-small", 20), ("omniglot-mlp", 300)])
-@pytest.mark.parametrize("method", ["svi", "bsvi-ds", "bsvi-sir-pi"])
-def test_so_is_that_for_larger_networks(tmp_path, monkeypatch, name, steps, method):
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("name", "method", "steps"),
+    [
+        ("digits", "svi", 50),
+        ("digits", "bsvi-ds", 50),
+        ("omniglot-mlp", "svi", 150),
+        ("omniglot-mlp", "bsvi-ds", 150),
+        ("omniglot-small", "svi", 20),
+    ],
+)
+def test_so_is_that_for_larger_networks(tmp_path, monkeypatch, name, method, steps):
     if name != "digits" and find("omniglot", "chardata.mat", DATA) is None:
         pytest.skip(f"omniglot is not in {DATA}")
     e = of(name, method, steps=steps)
     words = [name, "--steps", str(steps), "--data-dir", str(DATA)]
-    assert 0.75 < statistics.median(ratios(tmp_path, monkeypatch, e, words, rounds=3, seconds=4.0)) < 1.25
+    assert 0.75 < statistics.median(ratios(tmp_path, monkeypatch, e, words, rounds=5, seconds=2.0)) < 1.25
 
 
 @pytest.mark.slow
