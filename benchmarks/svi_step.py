@@ -122,6 +122,19 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Each reading minus the first, over all settings of bsvi-sir: mean and standard error over settings (k, seed)."""
+    lines = ["| bsvi-sir, all k and seeds | gradient | minus the first reading | settings |", "|---|---|---|---|"]
+    for reading, gradient in product(READINGS, KL):
+        chosen = [
+            row for row in rows if (row["method"], row["reading"], row["gradient"]) == ("bsvi-sir", reading, gradient)
+        ]
+        values = np.array([row["minus_first"] for row in chosen])
+        error = values.std(ddof=1) / len(values) ** 0.5
+        lines.append(f"| {reading} | {gradient} | {values.mean():+.2f} ± {error:.2f} | {len(values)} |")
+    return "\n".join(lines) + "\n"
+
+
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
     """The table as Markdown and as JSON."""
     out.mkdir(parents=True, exist_ok=True)
@@ -129,7 +142,7 @@ def write(out: Path, rows: list[dict[str, Any]]) -> None:
     (out / "svi_step.json").write_text(json.dumps(kept, indent=1) + "\n")
     head = "method | k | seed | reading | gradient | log-likelihood | minus the first reading | KL* | SVI-k - SVI-0 | "
     head = f"| {head}BSVI-k - SVI-k | lambda moved |\n|{'---|' * 11}\n"
-    (out / "table.md").write_text(head + "".join(line(row) + "\n" for row in rows))
+    (out / "table.md").write_text(head + "".join(line(row) + "\n" for row in rows) + "\n" + summary(rows))
     print(f"{out / 'table.md'}")
 
 
