@@ -14,7 +14,7 @@ import bsvi
 from bsvi.config import EXPERIMENTS
 from bsvi.distributed import Elsewhere, Ranks
 from bsvi.experiments import build
-from bsvi.health import NotFinite
+from bsvi.health import NotFinite, latents
 from bsvi.refine import SVI
 from bsvi.team import Team
 from tests.training.children import METHODS
@@ -23,9 +23,8 @@ from tests.training.small import Decoder, make, settings, state_of
 from tests.training.small import batches as small_batches
 
 SIZE = 12  # examples of a batch: 2 and 3 divide it
-VALID = small_batches(2, 10, seed=2) + small_batches(
-    1, 2, seed=3
-)  # 3 do not divide these, and are more than the last has
+# 3 do not divide these, and are more than the first has
+VALID = small_batches(1, 2, seed=3) + small_batches(2, 10, seed=2)
 
 
 def share(team, batch):
@@ -263,6 +262,17 @@ def test_training_images_are_shared_without_overlap_or_loss():
         whole, first, second = (next(stream) for stream in streams)
         assert len(whole.ids) == e.batch_size and torch.equal(torch.cat([first.ids, second.ids]), whole.ids)
         assert torch.equal(torch.cat([first.x, second.x]), whole.x)  # binarised as by one process
+
+
+def active(team):
+    model, objective = make("vae")
+    estimate = objective(model, torch.zeros(4, 6))
+    trajectory = replace(estimate.trajectory, lambda_=torch.full((1, 4, 4), float(team.rank)))
+    return latents(model, replace(estimate, trajectory=trajectory), team)["active_units"]
+
+
+def test_a_latent_is_active_if_its_mean_varies_over_the_whole_batch():
+    assert together(active) == [2, 2]  # within each share it is constant
 
 
 def failing(team):

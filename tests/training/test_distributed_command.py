@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 
@@ -157,3 +158,25 @@ def test_torchrun_recovers_from_several_kills_by_itself(place):
         torchrun.kill(draw.randrange(2))
     assert torchrun.wait(900) == 0, torchrun.said()
     assert ending(place / "run") == ending(place / "whole")
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_machines_restart_together_whichever_loses_a_rank(place):
+    """Two torchruns as on two machines: each counts the restarts that it has caused itself."""
+    expected = alone(place / "one", "--steps", "300")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=test", f"--rdzv-endpoint=127.0.0.1:{port}")
+    words, folder = train(place / "run", "--steps", "300"), place / "run"
+    machines = [Torchrun(words, place / f"machine{i}", 1, restarts=3, machines=where) for i in range(2)]
+    for killed in machines:
+        before = steps_saved(folder)
+        assert killed.wait_until(lambda before=before: steps_saved(folder) > before), killed.said()
+        os.kill(*killed.ranks().values(), signal.SIGKILL)
+    for machine in machines:
+        assert machine.wait(600) == 0, machine.said()
+    result = json.loads((folder / "result.json").read_text())
+    assert result["best_valid_bound"] == pytest.approx(expected["best_valid_bound"], rel=1e-4)

@@ -44,9 +44,9 @@ GONE = 10.0  # seconds after which no process may be left
 class Torchrun:
     """``torchrun -m bsvi WORDS`` on ``size`` processes; everything it says is in ``FOLDER.output``."""
 
-    def __init__(self, words, folder, size=2, restarts=0):
+    def __init__(self, words, folder, size=2, restarts=0, machines=("--standalone",)):
         self.output = Path(f"{folder}.output")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
+        command = [sys.executable, "-m", "torch.distributed.run", *machines, f"--nproc-per-node={size}"]
         command += [f"--max-restarts={restarts}", "-m", "bsvi", *map(str, words)]
         with open(self.output, "ab") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
