@@ -4,17 +4,8 @@ import json
 
 import pytest
 
-from bsvi.cli import main
 from bsvi.sweep import is_scored
-
-
-def told(capsys, *words):
-    try:
-        code = main([str(word) for word in words])
-    except SystemExit as exit_:
-        code = exit_.code
-    out = capsys.readouterr()
-    return code, out.out, out.err
+from tests.test_cli import told
 
 
 @pytest.fixture
