@@ -18,7 +18,7 @@ import torch
 from bsvi.bench.rounds import Case, interleaved
 from bsvi.config import EXPERIMENTS
 from bsvi.experiments import build_model, build_objective
-from bsvi.report.cells import plain
+from bsvi.report.cells import mean_and_deviation
 from bsvi.report.experiments import group
 from bsvi.report.paper import LABELS
 from bsvi.report.runs import read_runs
@@ -68,7 +68,9 @@ def scores_of(results: Path, name: str) -> dict[str, list[float]]:
 def drawn(results: Path, times: dict[str, Any]) -> None:
     """cost.png: a row for each data set, log-likelihood against calls (left) and time (right); cost.md."""
     known = {name: scores for name in times if "vae" in (scores := scores_of(results, name))}
-    lines = ["| networks | method | decoder calls per update | time of an update, ratio to VAE | test log-likelihood |"]
+    lines = [
+        "| networks | method | decoder calls per update | time of an update, ratio to VAE | test log-likelihood (seeds) |"
+    ]
     lines.append("|---|---|---|---|---|")
     with styled():
         figure = new_figure(height=2.6 * len(known))
@@ -82,7 +84,7 @@ def drawn(results: Path, times: dict[str, Any]) -> None:
                     axes.errorbar([at], [np.mean(means)], [spread], markersize=7, **marker)
                 lines.append(
                     f"| {name} | {LABELS[method]} | {row['decoder_calls']} | {row['ratio']:.1f} | "
-                    f"{plain(float(np.mean(means)), 2)} ± {spread:.2f} ({len(means)} seeds) |"
+                    f"{mean_and_deviation(means).text} ({len(means)}) |"
                 )
             pair[0].set_ylabel(f"{name}\nlog-likelihood")
             for axes, title in zip(pair, ("decoder calls per update", "time of an update / VAE's"), strict=True):

@@ -16,7 +16,7 @@ from tests.oracles import BernoulliDecoder
 from tests.report.made_runs import make_runs
 
 ROOT = Path(bsvi.__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md", ROOT / "results/README.md"]
 
 
 def blocks(page):
