@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from bsvi.experiments import Built
 
 SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
+GRACE = 10.0  # seconds that the first of several processes has to tell why all end
 
 
 def main(words: list[str]) -> int:
@@ -82,13 +84,20 @@ def stopped_at_once(place: Place | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def heard(place: Place | None) -> Iterator[None]:
-    """Of several processes the first one tells what all have met; the others end with the same code, silently."""
+    """Of several processes the first one tells what all have met; the others end with the same code, silently, after it.
+
+    torchrun ends all as soon as it sees one that has ended: were that a silent one, nobody would tell the user.
+    """
     try:
         yield
-    except (ValueError, RuntimeError, ArithmeticError) as error:
-        if place is None or place.rank == 0 or type(error).__name__ not in ("Elsewhere", "NotFinite", "RunError"):
+    except (ValueError, RuntimeError, ArithmeticError, SystemExit) as error:
+        name = type(error).__name__
+        if place is None or place.rank == 0 or name not in ("Elsewhere", "NotFinite", "RunError", "SystemExit"):
             raise
-        raise SystemExit(3 if type(error).__name__ == "NotFinite" else 1) from None
+        code = error.code if isinstance(error, SystemExit) else 3 if name == "NotFinite" else 1
+        if code:
+            time.sleep(GRACE)  # until SIGTERM comes
+        raise SystemExit(code) from None
 
 
 @contextlib.contextmanager

@@ -10,6 +10,10 @@ import subprocess
 
 import pytest
 
+from bsvi.commands import train as command
+from bsvi.runs import RunError
+from bsvi.team import Place
+from bsvi.training import NotFinite
 from tests.training.children import Child, ending, whole_checkpoints
 from tests.training.torchruns import GONE, WORDS, Torchrun, linux, steps_saved
 
@@ -76,6 +80,25 @@ def test_a_batch_that_does_not_divide_is_refused_in_one_line(place):
     assert torchrun.wait() != 0
     said = [line for line in torchrun.said().splitlines() if line.startswith("bsvi train:")]
     assert len(said) == 1 and "batch_size 20 does not divide among 3 processes" in said[0]
+
+
+def test_only_a_silent_rank_with_an_error_waits_for_the_first_one_to_tell_it(monkeypatch):
+    waited = []
+    monkeypatch.setattr(command.time, "sleep", waited.append)
+    cases = [(RunError("no"), 1), (NotFinite("nan"), 3), (SystemExit(2), 2), (SystemExit(0), 0)]
+    for error, code in cases:
+        with pytest.raises(SystemExit) as silent, command.heard(Place(1, 2, 1)):
+            raise error
+        assert silent.value.code == code
+    assert waited == [command.GRACE] * 3  # not for --help
+    for place in (None, Place(0, 2, 0)):
+        for error, _ in cases:
+            with pytest.raises(type(error)) as told, command.heard(place):
+                raise error
+            assert told.value is error
+    with pytest.raises(ValueError, match="mine"), command.heard(Place(1, 2, 1)):  # what this one alone has met
+        raise ValueError("mine")
+    assert len(waited) == 3
 
 
 @linux
