@@ -252,6 +252,22 @@ def wait_for_shares(process, folder):
     return found
 
 
+@pytest.mark.slow
+def test_evaluate_with_processes_shares_ais_too(trained):
+    """The judge's numbers are those of one process, and the images were done by the shares, one each."""
+    said, one, two = [], *map(trained[1], ("ais-one", "ais-two"))
+    for folder, processes in ((one, "1"), (two, "2")):
+        words = command(folder, "--processes", processes, "--ais", "2")
+        done = subprocess.run(words, capture_output=True, timeout=200, text=True)
+        assert done.returncode == 0, done.stderr
+        line = next(line for line in done.stdout.splitlines() if line.strip().startswith("AIS"))
+        said.append(float(line.split()[1].replace("−", "-")))
+        (store,) = folder.glob("ais-*.jsonl")
+        assert len(store.read_text().splitlines()) == 1 + int(processes)  # the question, then a batch of each share
+        assert len(in_file(store)) == 2
+    assert said[0] == pytest.approx(said[1], abs=0.02)  # printed to 0.01
+
+
 @linux
 def test_evaluate_under_torchrun_is_evaluate(trained):
     run, copy = trained
