@@ -41,6 +41,13 @@ class Started:
     notes: tuple[str, ...]
 
 
+def cores() -> int:
+    """The cores that this process may use: fewer than the machine has under taskset, SLURM or in some containers."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dataclass
     """Apply the choices to this process and return what was decided; `notes` are lines for the user.
 

@@ -1,3 +1,4 @@
+import os
 import platform
 import subprocess
 import sys
@@ -170,3 +171,10 @@ def test_the_whole_decoder_and_its_gradients_are_captured_as_full_graphs():
 @pytest.mark.parametrize(("channels", "kernels"), [(4, (3,)), (16, (9, 7, 5, 3))])
 def test_a_compiled_decoder_has_the_eager_values_and_gradients(channels, kernels):
     assert run(COMPILED.format(backend="inductor", channels=channels, kernels=kernels)) == "equal"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_only_cores_that_the_process_may_use_are_counted():
+    one = min(os.sched_getaffinity(0))
+    script = f"import os; os.sched_setaffinity(0, {{{one}}}); from bsvi import runtime; print(runtime.cores())"
+    assert run(script) == "1" and runtime.cores() == len(os.sched_getaffinity(0))

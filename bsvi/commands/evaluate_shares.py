@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bsvi.record import share_of
+from bsvi.runtime import cores
 from bsvi.team import Place, end_with_parent
 
 PATIENCE = timedelta(days=7)  # the first process may have to wait for the slowest share
@@ -69,7 +70,7 @@ def waiting_for_all(place: Place | None) -> Iterator[Callable[[], object]]:
 def run_shares(words: list[str], arguments: argparse.Namespace, store: Path, images: int, bar: Any) -> None:
     """Do all shares in processes of their own; one that fails ends the others, and what they have finished is kept."""
     count = arguments.processes
-    threads = arguments.threads or max(1, (os.cpu_count() or 1) // count)
+    threads = arguments.threads or max(1, cores() // count)
     common = [*words, "--processes", "1", "--threads", str(threads), "--quiet"]
     size = min(arguments.batch_size, max(1, images // count))
     with contextlib.ExitStack() as held:

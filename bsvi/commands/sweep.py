@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 import re
 import signal
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 from bsvi.commands.sweep_display import Display
 from bsvi.commands.sweep_plan import dry_run, make_plan
 from bsvi.config import EXPERIMENTS
+from bsvi.runtime import cores as available_cores
 from bsvi.sweep import Job, run_jobs
 
 OWN_OPTIONS = {  # of sbatch, and what to write instead
@@ -31,7 +31,7 @@ OWN_OPTIONS = {  # of sbatch, and what to write instead
 def main(words: list[str]) -> int:
     arguments, rest = parse(words)
     plan = make_plan(arguments, rest)
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     small = plan[0].experiment.net.kind == "mlp" or plan[0].experiment.net.channels <= 8
     workers = arguments.jobs or (cores if small else 1)
     threads = max(1, cores // workers) if arguments.on == "local" else max(1, int(arguments.cpus_per_run))
