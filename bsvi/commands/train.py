@@ -3,16 +3,13 @@
 import contextlib
 import importlib.util
 import os
-import signal
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from bsvi import runtime
 from bsvi.commands.about import check_same, describe, identity, stored_about, versions
+from bsvi.commands.together import SIGNAL_CODES, Stopped, heard, joined, silent, stopped_at_once, told
 from bsvi.commands.train_flags import Command, parse
 from bsvi.config import Experiment
 from bsvi.runs import Run, RunError
@@ -21,9 +18,6 @@ from bsvi.team import place as this_place
 
 if TYPE_CHECKING:
     from bsvi.experiments import Built
-
-SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
-GRACE = 10.0  # seconds that the first of several processes has to tell why all end
 
 
 def main(words: list[str]) -> int:
@@ -54,69 +48,6 @@ def train_at(place: Place | None, words: list[str]) -> int:
 
 def default_folder(e: Experiment) -> Path:
     return Path("runs") / e.experiment / f"{e.method}-seed{e.seed}"
-
-
-class Stopped(BaseException):
-    """A signal at start-up, when there is nothing to save; while training goes on, bsvi.signals takes them."""
-
-
-@contextlib.contextmanager
-def stopped_at_once(place: Place | None) -> Iterator[None]:
-    """Within this context the signals that end a run raise Stopped.
-
-    One of several processes just dies of SIGTERM and SIGINT: it may be waiting for the others, deep inside a library.
-    """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(signal.Signals(number).name)
-
-    before = {}
-    with contextlib.suppress(ValueError):  # not in the main thread: the owner of that thread decides
-        for name in SIGNAL_CODES:
-            action = stop if place is None or name == "SIGUSR1" else signal.SIG_DFL
-            before[name] = signal.signal(getattr(signal, name), action)
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
-
-
-@contextlib.contextmanager
-def heard(place: Place | None) -> Iterator[None]:
-    """Of several processes the first one tells what all have met; the others end with the same code, silently, after it.
-
-    torchrun ends all as soon as it sees one that has ended: were that a silent one, nobody would tell the user.
-    """
-    try:
-        yield
-    except (ValueError, RuntimeError, ArithmeticError, SystemExit) as error:
-        name = type(error).__name__
-        if place is None or place.rank == 0 or name not in ("Elsewhere", "NotFinite", "RunError", "SystemExit"):
-            raise
-        code = error.code if isinstance(error, SystemExit) else 3 if name == "NotFinite" else 1
-        if code:
-            time.sleep(GRACE)  # until SIGTERM comes
-        raise SystemExit(code) from None
-
-
-@contextlib.contextmanager
-def silent(place: Place | None) -> Iterator[None]:
-    """Within this context only the first of several processes prints."""
-    if place is None or place.rank == 0:
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.redirect_stdout(nowhere):
-        yield
-
-
-def joined(place: Place | None, device: str) -> contextlib.AbstractContextManager[Team]:
-    """This process alone, or together with the others that torchrun has started."""
-    if place is None:
-        return contextlib.nullcontext(Team())
-    from bsvi import distributed
-
-    return distributed.joined(place, device)
 
 
 def check_shares(experiment: Experiment, place: Place | None) -> None:
@@ -160,13 +91,15 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team) -> 
     words = (built.batches, built.valid, settings)
     if not team.first:
         runtime.compile_decoder(built.model.decoder, started.compile)
-        return exit_code(train(built.model, built.objective, *words, None, Watcher(), about, team))
+        with told(team):
+            return exit_code(train(built.model, built.objective, *words, None, Watcher(), about, team))
     with Screen(title, experiment.steps, make_loggers(command, run, about), command.quiet) as screen:
         for line in started.notes:
             screen.say(line)
         runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
         try:
-            result = train(built.model, built.objective, *words, run, screen, about, team)
+            with told(team):
+                result = train(built.model, built.objective, *words, run, screen, about, team)
         except (NotFinite, RuntimeError) as error:
             run.note(f"error: {error}")
             raise

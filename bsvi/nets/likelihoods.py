@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def sum_pixels(log_prob: Float[Tensor, "batch *pixels"]) -> Float[Tensor, " batch"]:
+def sum_pixels(log_prob: Float[Tensor, " batch *pixels"]) -> Float[Tensor, " batch"]:
     """Return the sum over all but the first axis, in float64: at -2000 nats float32 is only good to 2.4e-4.
 
     >>> sum_pixels(torch.ones(2, 1, 3, 3))

@@ -171,7 +171,7 @@ def _matrix(rows: list[tuple[Run, str, Run, str]], split: str) -> Float[np.ndarr
     return np.stack([_of(a, x, shared) - _of(b, y, shared) for a, x, b, y in scores])
 
 
-def _of(scores: Scores, name: str, ids: Int[np.ndarray, "shared"]) -> Float[np.ndarray, "shared"]:
+def _of(scores: Scores, name: str, ids: Int[np.ndarray, " shared"]) -> Float[np.ndarray, " shared"]:
     position = {int(example): i for i, example in enumerate(scores.ids if scores.ids is not None else [])}
     return scores.values[name][[position[int(example)] for example in ids]]
 

@@ -31,8 +31,8 @@ class Scores:
     """One split of scores.json: means, and where the npz could be read the values per example."""
 
     summary: dict[str, Any]
-    ids: Int[np.ndarray, "examples"] | None = None
-    values: dict[str, Float[np.ndarray, "examples"]] = field(default_factory=dict)
+    ids: Int[np.ndarray, " examples"] | None = None
+    values: dict[str, Float[np.ndarray, " examples"]] = field(default_factory=dict)
 
     def mean(self, name: str) -> float | None:
         """The mean of a score, `iwae_500` and the like among them; None where there is none.

@@ -19,9 +19,9 @@ Metric = Callable[[dict[str, Any]], float | None]
 class Series:
     """Values over steps: one line per seed, and their mean over the steps that all of these seeds have reached."""
 
-    steps: Float[np.ndarray, "bins"]
+    steps: Float[np.ndarray, " bins"]
     seeds: Float[np.ndarray, "runs bins"]  # not a number where a seed has no line
-    mean: Float[np.ndarray, "bins"]
+    mean: Float[np.ndarray, " bins"]
 
     @property
     def end(self) -> float:
@@ -73,7 +73,7 @@ def _points(run: Run, split: str, read: Metric) -> list[tuple[float, float]]:
     return [(step, value) for step, value in values if value is not None]
 
 
-def _bridged(line: Float[np.ndarray, "bins"]) -> Float[np.ndarray, "bins"]:
+def _bridged(line: Float[np.ndarray, " bins"]) -> Float[np.ndarray, " bins"]:
     """The line with gaps between its own first and last point filled in, for runs that logged less often."""
     known = np.flatnonzero(~np.isnan(line))
     inside = np.arange(known[0], known[-1] + 1)

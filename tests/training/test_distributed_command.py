@@ -10,9 +10,9 @@ import subprocess
 
 import pytest
 
-from bsvi.commands import train as command
+from bsvi.commands import together
 from bsvi.runs import RunError
-from bsvi.team import Place
+from bsvi.team import Place, Team
 from bsvi.training import NotFinite
 from tests.training.children import Child, ending, whole_checkpoints
 from tests.training.torchruns import GONE, WORDS, Torchrun, linux, steps_saved
@@ -84,21 +84,32 @@ def test_a_batch_that_does_not_divide_is_refused_in_one_line(place):
 
 def test_only_a_silent_rank_with_an_error_waits_for_the_first_one_to_tell_it(monkeypatch):
     waited = []
-    monkeypatch.setattr(command.time, "sleep", waited.append)
+    monkeypatch.setattr(together.time, "sleep", waited.append)
     cases = [(RunError("no"), 1), (NotFinite("nan"), 3), (SystemExit(2), 2), (SystemExit(0), 0)]
     for error, code in cases:
-        with pytest.raises(SystemExit) as silent, command.heard(Place(1, 2, 1)):
+        with pytest.raises(SystemExit) as silent, together.heard(Place(1, 2, 1)):
             raise error
         assert silent.value.code == code
-    assert waited == [command.GRACE] * 3  # not for --help
+    assert waited == [together.GRACE] * 3  # not for --help
     for place in (None, Place(0, 2, 0)):
         for error, _ in cases:
-            with pytest.raises(type(error)) as told, command.heard(place):
+            with pytest.raises(type(error)) as told, together.heard(place):
                 raise error
             assert told.value is error
-    with pytest.raises(ValueError, match="mine"), command.heard(Place(1, 2, 1)):  # what this one alone has met
+    with pytest.raises(ValueError, match="mine"), together.heard(Place(1, 2, 1)):  # what this one alone has met
         raise ValueError("mine")
     assert len(waited) == 3
+
+
+def test_sigterm_cannot_silence_an_error_of_one_of_several():
+    team, before = Team(), signal.getsignal(signal.SIGTERM)
+    try:
+        for team.size in (1, 2):
+            with pytest.raises(RuntimeError), together.told(team):
+                raise RuntimeError("lost")
+            assert (signal.getsignal(signal.SIGTERM) == signal.SIG_IGN) == (team.size == 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @linux
