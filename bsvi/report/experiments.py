@@ -42,6 +42,11 @@ class Row:
         means = [run.scores[split].mean(score) for run in self.scored(split)]
         return [mean for mean in means if mean is not None]
 
+    @property
+    def pace(self) -> float | None:
+        """Seconds per update of the fastest seed: other work on a machine only ever adds to a time."""
+        return min((pace for run in self.runs if (pace := run.pace) is not None), default=None)
+
 
 @dataclass(frozen=True)
 class Experiment:

@@ -83,7 +83,7 @@ def rate_distortion(experiment: Experiment) -> Drawn | None:
 def cost(experiment: Experiment) -> Drawn | None:
     """Log-likelihood against decoder calls and against time per step, relative to the VAE."""
     vae = experiment.row("vae")
-    base = _mean(vae, "seconds") if vae is not None else None
+    base = vae.pace if vae is not None else None
     scale = base or 1.0
     time_name = "time per step, ratio to VAE" if base else "seconds per step"
     panels = []
@@ -91,7 +91,10 @@ def cost(experiment: Experiment) -> Drawn | None:
         ("decoder_calls", "decoder calls per example and step", 1.0),
         ("seconds", time_name, scale),
     ):
-        points = [(row, _mean(row, name), row.means("test", "log_likelihood")) for row in experiment.rows]
+        points = [
+            (row, row.pace if name == "seconds" else _mean(row, name), row.means("test", "log_likelihood"))
+            for row in experiment.rows
+        ]
         known = [(row, at / factor, means) for row, at, means in points if at is not None and means]
         if known:
             panels.append((title, known))
@@ -120,7 +123,7 @@ def cost(experiment: Experiment) -> Drawn | None:
     return Drawn(
         name=f"{slug(experiment.name)}-cost",
         title="Cost and log-likelihood",
-        caption="Up and left is better. Bars: standard deviation over seeds. Times are those of these runs.",
+        caption="Up and left is better. Bars: standard deviation over seeds. Times are those of these runs, of the fastest seed.",
         alt=f"{panels[-1][0]} and test log-likelihood: {'; '.join(parts)}.",
         figure=figure,
     )

@@ -131,10 +131,10 @@ def late_mean(run: Run, name: str, minus: str | float = 0.0) -> float | None:
 
 def time_ratio(experiment: Experiment, method: str, other: str) -> Measured:
     """The logarithm of the ratio of the two methods' seconds per step, over seeds."""
-    pairs = _pairs(experiment, method, other, lambda run: bool(run.per_step("seconds")))
+    pairs = _pairs(experiment, method, other, lambda run: bool(run.pace))
     if isinstance(pairs, str):
         return Measured(None, f"{pairs} with times")
-    logs = [math.log((a.per_step("seconds") or 1.0) / (b.per_step("seconds") or 1.0)) for a, b in pairs]
+    logs = [math.log((a.pace or 1.0) / (b.pace or 1.0)) for a, b in pairs]
     return Measured(over_seeds(logs), "as timed in these runs; other work on the machine moves it")
 
 

@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,13 @@ class Run:
         totals = [number((self.result or {}).get(name))] + [number(line.get(name)) for line in self.train[-1:]]
         total = next((value for value in totals if value is not None), None)
         return total / self.steps if total is not None and total > 0 and self.steps else None
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per update: the median over the stretches between lines, which pauses and validation do not move."""
+        known = [(line["step"], seconds) for line in self.train if (seconds := number(line.get("seconds"))) is not None]
+        paces = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(known) if b[0] > a[0] and b[1] > a[1]]
+        return float(np.median(paces)) if paces else self.per_step("seconds")
 
 
 def number(value: Any) -> float | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,24 @@ def test_scores_are_read_with_their_examples(tmp_path):
     assert test.mean("iwae_2500") == pytest.approx(test.values["iwae_2500"].mean())
     assert test.particles == [500, 1000, 1500, 2000, 2500] and test.mean("nothing") is None
     assert run.per_step("decoder_calls") == 10 and run.per_step("seconds") == pytest.approx(0.095)
+
+
+def test_the_pace_is_that_of_the_undisturbed_part_of_the_fastest_seed(tmp_path):
+    for seed, factor in ((0, 5.0), (1, 1.0)):
+        folder = make_run(tmp_path, "bsvi", seed, steps=1000)
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            line["seconds"] = line["step"] * 0.1 * factor + (
+                300.0 if line["step"] > 500 else 0.0
+            )  # a pause in the middle
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    runs, _ = read_runs([tmp_path])
+    assert [run.pace for run in runs] == pytest.approx([0.5, 0.1])
+    (experiment,) = group(runs)
+    assert experiment.rows[0].pace == pytest.approx(0.1)
+    assert replace(runs[0], train=[]).pace == pytest.approx(
+        runs[0].per_step("seconds")
+    )  # nothing but the total is known
 
 
 def test_half_a_last_line_is_no_reason_to_worry_but_a_broken_one_before_is(tmp_path):
