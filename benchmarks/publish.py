@@ -2,10 +2,10 @@
 
     ./run python benchmarks/publish.py runs/omniglot-mlp results/omniglot-mlp --command "bsvi sweep omniglot-mlp ..."
 
-Per run: config.json, result.json and scores.json as they are; of scores-*.npz the paper's scores rounded to 0.01 nats (the
-mean of thousands moves by less than 0.001); at most 60 lines of training metrics, all lines of validation. They are run folders
-still: ``bsvi report results/omniglot-mlp/runs`` makes the page again. Beside them: the page, its tables and PNG figures, and
-about.json with the command, the data's hash and the time it took. Runs without a result are left out and named.
+Per run: config.json, result.json, scores.json and log.txt as they are; of scores-*.npz the paper's scores rounded to 0.01
+nats (the mean of thousands moves by less than 0.001); at most 60 lines of training metrics, all lines of validation. They are run
+folders still: ``bsvi report results/omniglot-mlp/runs`` makes the page again. Beside them: the page, its tables and PNG
+figures, and about.json with the command, the data's hash and the time it took. Runs without a result are left out and named.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def evaluation_seconds(folder: Path) -> float:
 def thin(folder: Path, out: Path) -> None:
     """The small copy of one run folder."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "result.json", "scores.json"):
+    for name in ("config.json", "result.json", "scores.json", "log.txt"):
         if (folder / name).exists():
             shutil.copy(folder / name, out / name)
     for path in folder.glob("scores-*.npz"):
@@ -82,10 +82,10 @@ def thin(folder: Path, out: Path) -> None:
     (out / "metrics.jsonl").write_text(
         "".join(rounded(text) for text in texts if text in kept_lines or read_line(text).get("split") == "valid")
     )
-    pictures = folder / "samples" / "latents.png"
-    if pictures.exists():
-        (out / "samples").mkdir(exist_ok=True)
-        shutil.copy(pictures, out / "samples" / pictures.name)
+    for path in (folder / "samples" / name for name in ("latents.png", "prior.png")):
+        if path.exists():
+            (out / "samples").mkdir(exist_ok=True)
+            shutil.copy(path, out / "samples" / path.name)
 
 
 def read_line(text: str) -> dict[str, Any]:

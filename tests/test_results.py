@@ -1,0 +1,50 @@
+"""What results/ shows is what its run folders give, with all that one needs to make them again."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bsvi.report.experiments import group
+from bsvi.report.run_tables import cost_table
+from bsvi.report.runs import read_runs
+from bsvi.report.tables import scores_table
+
+RESULTS = Path(__file__).parent.parent / "results"
+PUBLISHED = sorted(path.parent for path in RESULTS.glob("*/about.json"))
+
+
+def cells(text):
+    """The rows of a markdown table."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_published_tables_are_those_of_the_published_runs(folder):
+    runs, warnings = read_runs([folder / "runs"])
+    assert runs and not warnings and all(run.state == "scored" for run in runs)
+    for experiment in group(runs):
+        for table in (scores_table(experiment, "test"), cost_table(experiment)):
+            made = [[re.sub(r"\*", "", cell.text) for cell in row] for row in table.rows]
+            shown = cells((folder / "tables" / f"{table.name}.md").read_text().replace("*", "").replace("\\", ""))[2:]
+            assert shown == made, table.name
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_published_runs_say_how_they_were_made(folder):
+    about = json.loads((folder / "about.json").read_text())
+    assert len(about["commands"]) >= 2 and all(command.startswith("bsvi ") for command in about["commands"])
+    configs = [json.loads(path.read_text()) for path in folder.glob("runs/*/config.json")]
+    assert len(configs) == about["runs"]
+    for config in configs:
+        assert re.fullmatch("[0-9a-f]{64}", config["data"]["sha256"]) and config["git"] and config["versions"]["torch"]
+
+
+def test_results_are_small_and_name_no_place_of_a_machine():
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 25e6
+    texts = [path for path in files if path.suffix in (".json", ".jsonl", ".md", ".csv", ".tex", ".txt", ".html")]
+    assert len(texts) > 50
+    for path in texts:
+        assert not re.search(r"(?<![\w.])/(work|home|root|tmp|mnt)/", path.read_text()), path
