@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import claims
 from bsvi.report.experiments import group
 from bsvi.report.run_tables import cost_table
 from bsvi.report.runs import read_runs
@@ -29,6 +30,10 @@ def test_published_tables_are_those_of_the_published_runs(folder):
             made = [[re.sub(r"\*", "", cell.text) for cell in row] for row in table.rows]
             shown = cells((folder / "tables" / f"{table.name}.md").read_text().replace("*", "").replace("\\", ""))[2:]
             assert shown == made, table.name
+
+
+def test_the_table_of_claims_is_that_of_the_published_runs():
+    assert (RESULTS / "claims.md").read_text() == claims.table(RESULTS)
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
