@@ -40,7 +40,7 @@ def main() -> None:
         thin(folder, arguments.out / "runs" / folder.name)
     about = {
         "commands": [*arguments.command, f"bsvi report {arguments.out}/runs -o {arguments.out}"],
-        "data": config(finished[0])["data"],
+        "data": [*{(data := config(folder)["data"])["name"]: data for folder in finished}.values()],
         "git": sorted({str(config(folder)["git"]) for folder in finished}),
         "versions": config(finished[0])["versions"],
         "runs": len(finished),

@@ -70,18 +70,24 @@ def iwae_table(experiment: Experiment, split: str = "test") -> Table | None:
     columns += [Column(f"IWAE-{name}" if name else "BSVI-500", _PAPERS) for name in papers]
     cells = []
     for row in rows:
-        line = _tightest([mean_and_deviation(row.means(split, name)) for name in names])
+        line = _tightest([mean_and_deviation(_with_all(row, split, names).means(split, name)) for name in names])
         theirs = _tightest([_papers_estimate(printed, row, name) for name in papers]) if printed else []
         cells.append([Cell(row.label), *line, *theirs])
     return Table(
         name=f"{slug(experiment.name)}-iwae-{split}",
         title=f"Estimates of the log-likelihood, {experiment.name}, {split} set",
         caption="Both are lower bounds, so the higher is the tighter (bold unless tied). Mean ± standard deviation over "
-        f"seeds. {_beside(experiment, printed)}",
+        f"the seeds that have all of them. {_beside(experiment, printed)}",
         columns=columns,
         rows=cells,
         notes=[printed.erratum] if printed and printed.erratum else [],
     )
+
+
+def _with_all(row: Row, split: str, names: list[str]) -> Row:
+    """The row's runs that have every estimate, as means over different seeds do not compare; all runs if there is none."""
+    whole = [run for run in row.scored(split) if all(run.scores[split].mean(name) is not None for name in names)]
+    return replace(row, runs=whole or row.runs)
 
 
 def differences_table(experiment: Experiment, split: str = "test") -> Table | None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 
 import numpy as np
@@ -142,6 +143,24 @@ def test_a_data_set_that_is_not_the_papers_says_so(tmp_path):
     (experiment,) = group(read_runs([tmp_path])[0])
     table = scores_table(experiment, "test")
     assert len(table.columns) == 6 and "no numbers for these data" in table.caption
+
+
+def test_estimates_are_compared_on_the_seeds_that_have_all_of_them(tmp_path):
+    make_runs(tmp_path, ["bsvi"], (0, 1), steps=100)
+    part = tmp_path / "omniglot-small" / "bsvi-seed1"
+    scores = json.loads((part / "scores.json").read_text())
+    scores["test"]["iwae"] = {}
+    scores["test"]["log_likelihood"]["mean"] -= 50.0
+    (part / "scores.json").write_text(json.dumps(scores))
+    with np.load(part / "scores-test.npz") as arrays:
+        kept = {name: arrays[name] for name in arrays.files if not name.startswith("iwae")}
+    np.savez(part / "scores-test.npz", **kept | {"log_likelihood": kept["log_likelihood"] - 50.0})
+    runs, _ = read_runs([tmp_path])
+    (experiment,) = group(runs)
+    (row,) = iwae_table(experiment).rows
+    alone = next(run for run in runs if run.seed == 0).scores["test"].mean("log_likelihood")
+    assert row[1].numbers[""] == pytest.approx(alone)
+    assert np.mean(experiment.rows[0].means("test", "log_likelihood")) == pytest.approx(alone - 25.0, abs=5.0)
 
 
 def test_cost_is_relative_to_the_vae(experiment):
