@@ -155,7 +155,13 @@ class CompiledByShape:
 
     def __init__(self, function: Callable[..., Any], module: "torch.nn.Module", say: Callable[[str], None]) -> None:
         import torch
+        import torch._functorch.config
+        import torch.compiler.config
 
+        # A graph of bsvi is walked twice, for lambda and for theta, so the first walk must not overwrite what it has used.
+        # The tag keeps code apart that was stored under the other setting: its second gradient would be wrong.
+        torch._functorch.config.donated_buffer = False
+        torch.compiler.config.cache_key_tag = torch.compiler.config.cache_key_tag or "bsvi-two-walks"
         self.eager, self.module, self.say = function, module, say
         self.compiled: Callable[..., Any] | None = torch.compile(
             function, fullgraph=True, dynamic=False, backend=self.backend
