@@ -4,6 +4,7 @@
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from bsvi.report.claims import CLAIMS, Line, check
@@ -35,6 +36,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
     results = parser.parse_args().results
+    if not any((results / name / "runs").is_dir() for name in ORDER):
+        sys.exit(f"{results} holds no published runs; make some with benchmarks/publish.py, or name another folder")
     (results / "claims.md").write_text(table(results))
     print((results / "claims.md").read_text(), end="")
 
