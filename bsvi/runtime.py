@@ -196,6 +196,12 @@ class CompiledByShape:
         return calls, wants, torch.is_grad_enabled(), self.module.training
 
 
+def heavy(decoder: Any) -> bool:
+    """Whether a pass through this decoder takes milliseconds per image: a million products or more, as in a PixelCNN."""
+    layers = getattr(decoder, "layers", ())  # of a PixelCNN: each weight is used once per pixel
+    return sum(p.numel() for layer in layers for p in layer.parameters()) * math.prod(decoder.image) >= 1e6
+
+
 def compile_decoder(
     decoder: Any, mode: Literal["auto", "on", "off"], say: Callable[[str], None] = lambda line: None
 ) -> bool:
@@ -206,11 +212,8 @@ def compile_decoder(
     """
     if mode == "off" or not hasattr(decoder, "compile_with"):
         return False
-    if mode == "auto":
-        layers = getattr(decoder, "layers", ())  # of a PixelCNN: each weight is used once per pixel
-        products = sum(p.numel() for layer in layers for p in layer.parameters()) * math.prod(decoder.image)
-        if products < 1e6:
-            return False
+    if mode == "auto" and not heavy(decoder):
+        return False
     import torch
 
     # every decoder of a process shares one count of recompilations, and full-graph mode fails where it is used up

@@ -9,7 +9,7 @@ import torch
 from bsvi import runtime
 from bsvi.model import frozen, trainable
 from bsvi.nets import MLPDecoder, PixelCNN
-from bsvi.runtime import CompiledByShape, Runtime, compile_decoder, start
+from bsvi.runtime import CompiledByShape, Runtime, compile_decoder, heavy, start
 
 
 def run(code):
@@ -181,3 +181,8 @@ def test_only_cores_that_the_process_may_use_are_counted():
     one = min(os.sched_getaffinity(0))
     script = f"import os; os.sched_setaffinity(0, {{{one}}}); from bsvi import runtime; print(runtime.cores())"
     assert run(script) == "1" and runtime.cores() == len(os.sched_getaffinity(0))
+
+
+def test_only_a_pixelcnn_of_some_size_is_heavy():
+    assert heavy(PixelCNN())
+    assert not heavy(MLPDecoder(2, (8, 8)))

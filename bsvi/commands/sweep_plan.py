@@ -24,6 +24,7 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
             words += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
             command = train.parse(words)  # a wrong flag is told now, not in eight log files
             evaluate = ["evaluate", str(folder), "--k", str(arguments.k), "--quiet"]
+            evaluate += ["--device", command.device, "--compile", command.compile]
             evaluate += ["--examples", str(arguments.examples)] if arguments.examples else []
             evaluate += ["--iwae", *map(str, arguments.iwae)] if arguments.iwae is not None else []
             evaluate += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []

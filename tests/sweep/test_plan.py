@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from bsvi.commands.sweep import parse
+from bsvi.commands.sweep_plan import make_plan
 from bsvi.sweep import is_scored
 from tests.test_cli import told
 
@@ -81,3 +83,10 @@ def test_a_run_that_is_named_twice_is_done_once(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = told(capsys, "sweep", "digits", "--methods", "vae,vae", "--seeds", "0,0", "--dry-run")
     assert code == 0 and out.startswith("1 runs of digits")
+
+
+def test_evaluation_runs_on_the_device_and_with_the_compiler_that_training_was_told():
+    (job,) = make_plan(*parse(["digits", "--methods", "vae", "--device", "cpu", "--compile", "on"]))
+    words = job.evaluate
+    assert words[words.index("--device") + 1] == "cpu"
+    assert words[words.index("--compile") + 1] == "on"
