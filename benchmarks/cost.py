@@ -4,7 +4,8 @@
     ./run python benchmarks/cost.py --draw             draw again from what was timed
 
 Times are ratios to the VAE's update (objective, clipping, optimiser), all methods in turn in one process on one thread, by CPU
-time, so that other work on the machine does not favour a method. Log-likelihoods are those of the runs in results/.
+time, so that other work on the machine does not favour a method. The time of training is this ratio times the number of updates;
+log-likelihoods are those of the runs in results/.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from bsvi.bench.rounds import Case, interleaved
 from bsvi.config import EXPERIMENTS
 from bsvi.experiments import build_model, build_objective
 from bsvi.report.cells import mean_and_deviation
-from bsvi.report.experiments import group
+from bsvi.report.experiments import Row, group
 from bsvi.report.paper import LABELS
 from bsvi.report.runs import read_runs
 from bsvi.report.style import look, new_figure, styled, to_bytes
@@ -58,36 +59,48 @@ def timed(name: str, rounds: int) -> dict[str, Any]:
     return {m: {"decoder_calls": calls[m], **{key: summary[m][key] for key in kept}} for m in METHODS}
 
 
-def scores_of(results: Path, name: str) -> dict[str, list[float]]:
-    """Test log-likelihoods of the published runs: one per seed."""
-    runs, _ = read_runs([results / name / "runs"]) if (results / name / "runs").is_dir() else ([], [])
-    found = next(iter(group(runs)), None)
-    return {row.method: row.means("test", "log_likelihood") for row in found.rows} if found else {}
+def rows_of(folder: Path, name: str) -> list[Row]:
+    """The published runs of an experiment, one row per method."""
+    runs, _ = read_runs([folder / "runs"]) if (folder / "runs").is_dir() else ([], [])
+    return [row for experiment in group(runs) if experiment.name == name for row in experiment.rows]
+
+
+def updates(row: Row) -> float:
+    return float(np.mean([run.steps for run in row.runs]))
 
 
 def drawn(results: Path, times: dict[str, Any]) -> None:
-    """cost.png: a row for each data set, log-likelihood against calls (left) and time (right); cost.md."""
-    known = {name: scores for name in times if "vae" in (scores := scores_of(results, name))}
+    """cost.png: a row for each data set, log-likelihood against calls (left) and time (right); cost.md.
+
+    Hollow points are runs of results/equal-time, which had more updates than those of the table.
+    """
+    known = {name: rows for name in times if (rows := rows_of(results / name, name))}
     lines = [
-        "| networks | method | decoder calls per update | time of an update, ratio to VAE | test log-likelihood (seeds) |"
+        "| networks | method | updates | decoder calls per update | time of an update, ratio to VAE | "
+        "training time, ratio to VAE | test log-likelihood (seeds) |",
+        "|---|---|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|---|")
     with styled():
         figure = new_figure(height=2.6 * len(known))
         panels = np.atleast_2d(figure.subplots(len(known), 2, sharey="row"))
-        for pair, (name, scores) in zip(panels, known.items(), strict=True):
-            for method, means in scores.items():
-                row, style = times[name][method], look(method)
+        for pair, (name, rows) in zip(panels, known.items(), strict=True):
+            usual = next(updates(row) for row in rows if row.method == "vae")
+            longer = rows_of(results / "equal-time", name)
+            for row, fill in [*((row, "full") for row in rows), *((row, "none") for row in longer)]:
+                cost, style, means = times[name][row.method], look(row.method), row.means("test", "log_likelihood")
+                training = cost["ratio"] * updates(row) / usual
                 spread = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
-                for axes, at in zip(pair, (row["decoder_calls"], row["ratio"]), strict=True):
-                    marker = {"fmt": style.marker, "color": style.colour, "label": LABELS[method]}
-                    axes.errorbar([at], [np.mean(means)], [spread], markersize=7, **marker)
+                marker = {"fmt": style.marker, "color": style.colour, "fillstyle": fill, "markersize": 7}
+                label = LABELS[row.method] if fill == "full" else None
+                for axes, at in zip(pair, (cost["decoder_calls"], training), strict=True):
+                    if axes is pair[1] or fill == "full":
+                        axes.errorbar([at], [np.mean(means)], [spread], label=label, **marker)
                 lines.append(
-                    f"| {name} | {LABELS[method]} | {row['decoder_calls']} | {row['ratio']:.1f} | "
-                    f"{mean_and_deviation(means).text} ({len(means)}) |"
+                    f"| {name} | {LABELS[row.method]} | {updates(row):,.0f} | {cost['decoder_calls']} | {cost['ratio']:.1f} | "
+                    f"{training:.1f} | {mean_and_deviation(means).text} ({len(means)}) |"
                 )
             pair[0].set_ylabel(f"{name}\nlog-likelihood")
-            for axes, title in zip(pair, ("decoder calls per update", "time of an update / VAE's"), strict=True):
+            for axes, title in zip(pair, ("decoder calls per update", "training time / VAE's"), strict=True):
                 axes.set_xlabel(title)
         panels[0][0].legend(fontsize=7, ncols=2)
         figure.canvas.draw()
