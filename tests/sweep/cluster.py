@@ -3,9 +3,11 @@
 Prints one line of JSON: the address, and the process id of the second node's raylet.
 """
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,6 +29,35 @@ def main() -> None:
     print(json.dumps({"address": cluster.address, "raylet": raylet}), flush=True)
     sys.stdin.read()
     cluster.shutdown()
+
+
+@contextlib.contextmanager
+def sweeps(folder, **environment):
+    """Starts ``bsvi sweep digits`` in sessions of their own, their words in ``process.said``; afterwards none of it is left."""
+    started = []
+
+    def start(*words):
+        said = folder / f"said-{len(started)}.txt"  # not a pipe: their children would keep it open
+        with open(said, "wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "bsvi", "sweep", "digits", *map(str, words)],
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        process.said = said
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            kill_all(session(process.pid))
+            process.wait()
 
 
 def processes() -> dict[int, tuple[int, int]]:

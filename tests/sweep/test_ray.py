@@ -15,7 +15,7 @@ import pytest
 
 from bsvi.engines.attempt import held
 from bsvi.runs import Run
-from tests.sweep.cluster import family, kill_all, session, wait_for
+from tests.sweep.cluster import family, kill_all, session, sweeps, wait_for
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
 
@@ -25,28 +25,9 @@ TINY += ["--k", "5", "--examples", "20", "--iwae", "5", "--on", "ray"]
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Starts ``bsvi sweep`` in a session of its own; afterwards nothing of it is left, whatever happened."""
     short = tempfile.mkdtemp(prefix="b", dir="/tmp")  # sockets have paths of at most 107 characters
-    started = []
-
-    def start(*words):
-        with open(tmp_path / "said.txt", "ab") as said:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "bsvi", "sweep", "digits", *map(str, words)],
-                cwd=tmp_path,
-                env={**os.environ, "TMPDIR": short, "RAY_USAGE_STATS_ENABLED": "0"},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        kill_all(session(process.pid))
-        process.wait()
+    with sweeps(tmp_path, TMPDIR=short, RAY_USAGE_STATS_ENABLED="0") as start:
+        yield start
     shutil.rmtree(short, ignore_errors=True)
 
 
@@ -74,7 +55,7 @@ def cluster():
 
 
 def said(tmp_path):
-    return (tmp_path / "said.txt").read_text()
+    return "".join(path.read_text() for path in sorted(tmp_path.glob("said-*.txt")))
 
 
 def steps_of(folder, split):

@@ -6,13 +6,12 @@ import re
 import signal
 import stat
 import subprocess
-import sys
 
 import pytest
 
 from bsvi.cli import main
 from bsvi.engines.on_slurm import CLUSTER
-from tests.sweep.cluster import family, kill_all, processes, session, wait_for
+from tests.sweep.cluster import family, processes, sweeps, wait_for
 
 pytest.importorskip("submitit", reason="the extra slurm is not installed")
 
@@ -22,29 +21,9 @@ TINY += ["--k", "5", "--examples", "20", "--iwae", "5", "--on", "slurm", "--log-
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Starts ``bsvi sweep`` with submitit's local executor; afterwards nothing of it is left, whatever happened."""
-    started = []
-
-    def start(*words):
-        said = tmp_path / f"said-{len(started)}.txt"  # not a pipe: the jobs would keep it open
-        with open(said, "wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "bsvi", "sweep", "digits", *map(str, words), *TINY],
-                cwd=tmp_path,
-                env={**os.environ, CLUSTER: "local"},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
-        process.said = said
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        kill_all(session(process.pid))
-        process.wait()
+    """Sweeps with submitit's local executor in place of SLURM."""
+    with sweeps(tmp_path, **{CLUSTER: "local"}) as start:
+        yield lambda *words: start(*words, *TINY)
 
 
 def ended(process, seconds=200):
