@@ -196,10 +196,11 @@ def _printed(printed: paper.PaperTable | None, row: Row, score: str, best: dict[
 
 
 def _tightest(cells: list[Cell]) -> list[Cell]:
-    """The cells with the highest in bold, unless there is a tie as printed."""
-    heads = [cell.text.split(" ")[0] for cell in cells]
-    top = max((cell for cell in cells if cell.numbers), key=lambda cell: cell.numbers[""], default=None)
-    alone = top is not None and heads.count(top.text.split(" ")[0]) == 1
+    """The cells with the highest in bold, unless there is a tie as printed, or nothing to compare with."""
+    known = [cell for cell in cells if cell.numbers]
+    heads = [cell.text.split(" ")[0] for cell in known]
+    top = max(known, key=lambda cell: cell.numbers[""], default=None)
+    alone = top is not None and len(known) > 1 and heads.count(top.text.split(" ")[0]) == 1
     return [replace(cell, bold=alone and cell is top) for cell in cells]
 
 

@@ -15,7 +15,7 @@ from bsvi.report.experiments import group
 from bsvi.report.render import to_csv, to_html, to_latex, to_markdown
 from bsvi.report.run_tables import cost_table, runs_table
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import claims_table, differences_table, iwae_table, papers_tables, scores_table
+from bsvi.report.tables import _tightest, claims_table, differences_table, iwae_table, papers_tables, scores_table
 from tests.report.made_runs import make_runs
 
 
@@ -167,3 +167,10 @@ def test_cost_is_relative_to_the_vae(experiment):
     rows = {row[0].text: row for row in cost_table(experiment).rows}
     assert rows["VAE"][3].text == "1.00" and rows["BSVI-k"][3].numbers[""] == pytest.approx(9.5)
     assert rows["BSVI-k-SIR"][1].text == "11"
+
+
+def test_an_estimate_that_stands_alone_is_not_called_the_tightest():
+    high, low = Cell("−1.00", {"": -1.0}), Cell("−2.00", {"": -2.0})
+    assert [cell.bold for cell in _tightest([high, low])] == [True, False]
+    assert [cell.bold for cell in _tightest([high, high])] == [False, False]
+    assert [cell.bold for cell in _tightest([high, Cell()])] == [False, False]
