@@ -47,6 +47,8 @@ def sweeps(folder, **environment):
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
+                # tests that run in the background of a shell ignore SIGINT, and so would their children
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         process.said = said
         started.append(process)
