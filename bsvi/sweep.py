@@ -91,7 +91,8 @@ def run_jobs(jobs: list[Job], workers: int, show: Callable[[list[Job]], None], p
         while waiting or running:
             while waiting and len(running) < workers:
                 start(job := waiting.pop(0))
-                running.append(job)
+                if job.stage != "done":  # by somebody else, while it waited here
+                    running.append(job)
             for job in list(running):
                 if job.process is not None and job.process.poll() is not None:
                     finish(job)

@@ -6,7 +6,8 @@ import pytest
 
 from bsvi.commands.sweep import parse
 from bsvi.commands.sweep_plan import make_plan
-from bsvi.sweep import is_scored
+from bsvi.config import EXPERIMENTS
+from bsvi.sweep import Job, is_scored, run_jobs
 from tests.test_cli import told
 
 
@@ -90,3 +91,19 @@ def test_evaluation_runs_on_the_device_and_with_the_compiler_that_training_was_t
     words = job.evaluate
     assert words[words.index("--device") + 1] == "cpu"
     assert words[words.index("--compile") + 1] == "on"
+
+
+def test_a_run_that_another_sweep_has_finished_meanwhile_is_done(tmp_path):
+    first, second = (
+        Job(EXPERIMENTS["digits"], tmp_path / name, ["--version"], ["--version"], lambda: True) for name in "ab"
+    )
+    looks = []
+
+    def show(jobs):
+        (second.folder).mkdir(exist_ok=True)
+        (second.folder / "result.json").write_text("{}")
+        looks.append(jobs)
+        assert len(looks) < 300, "the sweep waits for ever"
+
+    run_jobs([first, second], 1, show, pause=0.1)
+    assert (first.stage, second.stage) == ("failed", "done")
