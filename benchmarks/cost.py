@@ -10,6 +10,7 @@ log-likelihoods are those of the runs in results/.
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,12 @@ def drawn(results: Path, times: dict[str, Any]) -> None:
 
     Hollow points are runs of results/equal-time, which had more updates than those of the table.
     """
-    known = {name: rows for name in times if (rows := rows_of(results / name, name))}
+    found = {name: rows_of(results / name, name) for name in times}
+    known = {name: rows for name, rows in found.items() if any(row.method == "vae" for row in rows)}
+    if not known:
+        sys.exit(
+            f"{results} holds no times (leave --draw out) or no runs of vae to compare with (benchmarks/publish.py)"
+        )
     lines = [
         "| networks | method | updates | decoder calls per update | time of an update, ratio to VAE | "
         "training time, ratio to VAE | test log-likelihood (seeds) |",
