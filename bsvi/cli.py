@@ -17,8 +17,8 @@ VERBS = {
 }
 
 # Exit codes (docs/training.md): 0 done (or saved after SIGUSR1, or at the time limit), 1 an error that the user can act on,
-# 2 wrong words on the command line, 3 NaN or infinity in training, 130 saved after SIGINT, 143 saved after SIGTERM; a second
-# signal kills at once.
+# 2 wrong words on the command line, 3 NaN or infinity in training, 130 saved after SIGINT, 143 saved after SIGTERM; one
+# more signal, over a second later, kills at once.
 OK, FAILED, USAGE, NOT_FINITE = 0, 1, 2, 3
 
 

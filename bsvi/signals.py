@@ -1,18 +1,30 @@
 """How a run is asked to stop: by signals, which it obeys when the step in hand is done."""
 
+import _thread
+import ctypes
 import signal
+import threading
+import time
 from types import FrameType
 from typing import Any
 
+ECHO = 1.0  # seconds within which further signals say what the first one has said
+
 
 class Signals:
-    """SIGTERM, SIGINT and SIGUSR1 end the loop after the step in hand; a second one ends the process at once."""
+    """SIGTERM, SIGINT and SIGUSR1 end the loop after the step in hand; one more, later than an echo, ends the process at once.
+
+    One wish to stop may come as several signals within milliseconds: Linux tells a process once for each thread of a parent
+    that was killed, ``timeout`` tells its child and then all of its group, and a batch system every process of a job.
+    """
 
     NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 
     def __init__(self) -> None:
         self.received = ""
+        self.at = 0.0
         self.before: dict[int, Any] = {}
+        self.restoring = threading.Lock()
 
     def __enter__(self) -> "Signals":
         try:
@@ -24,10 +36,25 @@ class Signals:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+        if self.received:
+            time.sleep(max(0.0, self.at + ECHO - time.monotonic()))  # an echo must not meet the handlers from before
+        with self.restoring:
+            for number, handler in self.before.items():
+                signal.signal(number, handler)
+            self.before = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = signal.Signals(number).name
+        if self.received:
+            return  # was on its way when the first one was noted
+        self.received, self.at = signal.Signals(number).name, time.monotonic()
         for each in self.before:
-            signal.signal(each, signal.SIG_DFL)  # the second: nothing on disk is ever half written
+            signal.signal(each, signal.SIG_IGN)
+        _thread.start_new_thread(self._listen_again, ())  # a Thread's start takes a lock that this may have interrupted
+
+    def _listen_again(self) -> None:
+        """From now on a signal kills: nothing on disk is ever half written. Python lets only the main thread say that, which
+        may be deep inside a library, waiting for a process that is gone; hence the C function."""
+        time.sleep(ECHO)
+        with self.restoring:
+            for each in self.before:
+                ctypes.CDLL(None).signal(each, ctypes.c_void_p(0))  # SIG_DFL

@@ -61,14 +61,13 @@ def heard(place: Place | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def told(team: Team) -> Iterator[None]:
-    """An error within this context is told even if torchrun, which has seen another process end, sends SIGTERM meanwhile."""
+    """What comes out of this context is told even if torchrun, which has seen another process end, sends SIGTERM meanwhile."""
     try:
         yield
-    except Exception:
+    finally:
         if team.size > 1:
             with contextlib.suppress(ValueError):  # not in the main thread
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is about to end anyway
-        raise
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ class Attempt:
     def ask(self, number: int) -> None:
         """Send a signal once, and only while it is listened to.
 
-        A second signal kills training at once, and SLURM may have sent the first one to all processes of the job. Training
+        A later signal kills training at once, and SLURM may have sent the first one to all processes of the job. Training
         stops listening when it has one; evaluation never listens, and can be killed at any time.
         """
         if number not in self.asked and (self.job.stage == "evaluating" or listens(self.pid, number)):

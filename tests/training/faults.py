@@ -110,11 +110,14 @@ def full_disk(first, last, limit):
     Run.save = save
 
 
-def slow_steps(seconds):
-    """Every step takes this long, so that a signal meets one."""
+def slow_steps(seconds, echo=1.0):
+    """Every step takes this long, so that a signal meets one; a second one counts after ``echo`` seconds."""
     import time
 
+    import bsvi.signals
     import bsvi.training
+
+    bsvi.signals.ECHO = echo
 
     annealed = bsvi.training.annealed
     bsvi.training.annealed = lambda *words: (time.sleep(seconds), annealed(*words))[1]

@@ -134,10 +134,10 @@ def stall_in_start_up():
 
 def test_a_second_signal_ends_at_once_without_damage(tmp_path, reference):
     folder = tmp_path / "run"
-    child = Child(train_words(folder, "--method", "bsvi-sir-pi"), folder, faults.slow_steps, 0.05)
+    child = Child(train_words(folder, "--method", "bsvi-sir-pi"), folder, faults.slow_steps, 0.05, 0.001)
     child.wait_until(lambda: len(Run(folder).checkpoints()) == 2)
     child.process.terminate()
-    time.sleep(0.01)  # the first is taken between two instructions of Python
+    time.sleep(0.02)  # longer than an echo
     start = time.monotonic()
     child.signal(signal.SIGINT)
     assert child.wait() in (-signal.SIGINT, 143)  # 143 where the step was over in between

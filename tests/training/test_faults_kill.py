@@ -142,7 +142,7 @@ def test_a_second_signal_ends_at_once_and_damages_nothing(place, references, tal
     for number in range(50):
         folder = place / "run"
         words = train_words(folder, "--method", "bsvi", "--save-every", "1e-9")
-        child = Child(words, folder, faults.slow_steps, 0.03)
+        child = Child(words, folder, faults.slow_steps, 0.03, 0.001)
         child.wait_until(lambda folder=folder: (folder / "metrics.jsonl").exists())
         child.signal((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)[number % 3])
         time.sleep(chance.uniform(0.002, 0.03))
