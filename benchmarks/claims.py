@@ -1,14 +1,22 @@
 """The paper's claims over all published experiments in one table: results/claims.md.
 
 ./run python benchmarks/claims.py
+
+The last row is from cost.json (benchmarks/cost.py): the median over rounds in which the methods were timed in turn.
 """
 
 import argparse
+import json
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from bsvi.report.claims import CLAIMS, Line, check
+from scipy import stats
+
+from bsvi.report.claims import CLAIMS, MARGIN_OF_TIME, Line, check, verdict
 from bsvi.report.experiments import Experiment, group
+from bsvi.report.intervals import Interval
 from bsvi.report.runs import read_runs
 from bsvi.report.tables import claims_table
 
@@ -29,7 +37,32 @@ def table(results: Path) -> str:
     for number, claim in enumerate(CLAIMS):
         cells = [column[number] for column in columns]
         rows.append([claim.text.replace("*", "\\*"), *(f"{cell[1].text}: **{cell[2].text}**" for cell in cells)])
+    times = json.loads((results / "cost.json").read_text()) if (results / "cost.json").exists() else {}
+    ratios = [times.get(name, {}).get("bsvi-sir", {}).get("to_svi", []) for name in known]
+    rows.append(["The same, by the CPU time of updates in turn", *map(same_time, ratios)])
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def of_median(values: Sequence[float], level: float = 0.95) -> Interval:
+    """The median with the interval of the sign test, which holds for any distribution; infinite for too few values.
+
+    >>> of_median([float(value) for value in range(1, 16)])
+    Interval(mean=8.0, low=4.0, high=12.0, seeds=15, examples=0)
+    """
+    ordered, n = sorted(values), len(values)
+    outside = int(stats.binom.ppf((1 - level) / 2, n, 0.5))  # values that may lie beyond, on each side
+    if n == 0 or outside == 0:
+        return Interval(ordered[n // 2] if n else math.nan, -math.inf, math.inf, n)
+    return Interval(ordered[n // 2], ordered[outside - 1], ordered[n - outside], n)
+
+
+def same_time(ratios: Sequence[float]) -> str:
+    """How long BSVI-SIR's update takes as a share of SVI's, and whether that is the same within the margin."""
+    if not ratios:
+        return "–: **not shown**"
+    found = of_median([math.log(ratio) for ratio in ratios])
+    shown = [f"{math.exp(value):.2f}" for value in (found.mean, found.low, found.high)]
+    return f"{shown[0]} [{shown[1]}, {shown[2]}]: **{verdict('close', found, MARGIN_OF_TIME)}**"
 
 
 def main() -> None:

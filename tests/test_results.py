@@ -1,6 +1,7 @@
 """What results/ shows is what its run folders give, with all that one needs to make them again."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -53,3 +54,16 @@ def test_results_are_small_and_name_no_place_of_a_machine():
     assert len(texts) > 50
     for path in texts:
         assert not re.search(r"(?<![\w.])/(work|home|root|tmp|mnt)/", path.read_text()), path
+
+
+def test_the_interval_of_a_median_is_that_of_the_sign_test():
+    found = claims.of_median([float(value) for value in range(1, 16)])
+    assert (found.low, found.high) == (4, 12)  # of 15 values the 4th and the 12th, as in printed tables
+    assert claims.of_median([1.0, 2.0, 3.0]).high == math.inf  # nothing can be said from three
+
+
+def test_the_same_time_is_shown_or_contradicted_by_the_whole_interval():
+    cases = {"holds": [0.95] * 20, "contradicted": [1.2] * 20, "not shown": [1.05, 1.15] * 10}
+    for expected, ratios in cases.items():
+        assert claims.same_time(ratios).endswith(f"**{expected}**")
+    assert "not shown" in claims.same_time([]) and "not shown" in claims.same_time([1.0] * 3)
