@@ -1,6 +1,5 @@
 """Many runs: which are still to do, in which order, how long they take, and a pool of processes that does them."""
 
-import ctypes
 import json
 import os
 import signal
@@ -9,9 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bsvi.config import Experiment
+from bsvi.team import end_with_parent
 
 
 @dataclass
@@ -128,13 +129,8 @@ def launch(
             stderr=errors,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **(environment or {})},
-            preexec_fn=_end_with_parent if own and sys.platform == "linux" else None,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM) if own else None,
         )
-
-
-def _end_with_parent() -> None:
-    """In the child: be told to save and leave (SIGTERM) should the sweep itself be killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def finish(job: Job) -> None:

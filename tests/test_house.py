@@ -42,7 +42,7 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "distributed": CORE | {"runtime", "shares", "team"},
     "watch": {"runs", "training", "experiments"},
     "experiments": CORE | {"methods", "nets", "data", "config", "training"},
-    "sweep": {"config"},
+    "sweep": {"config", "team"},
     "engines": {"checkpoint", "sweep"},
     "plan": {"config", "data", "experiments"},
     "pace": CORE | {"config", "data", "evaluation", "experiments", "plan", "runtime", "training"},
