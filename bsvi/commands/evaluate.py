@@ -85,20 +85,16 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
             store=store,
             progress=progress.update,
         )
-    scores.save(
-        trained.folder,
-        arguments.split,
-        data_sha256=trained.about["data"]["sha256"],
-        checkpoint_step=trained.step,
-        images=len(split),
-    )
+    about = {"data_sha256": trained.about["data"]["sha256"], "checkpoint_step": trained.step, "images": len(split)}
+    scores.save(trained.folder, arguments.split, **about)
     print(f"{trained.folder} ({arguments.split}, {len(split)} images, k = {arguments.k}, step {trained.step})")
     for name in ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo"):
         print(f"  {name:15} {scores[name]}")
     for count, score in scores.iwae.items():
         print(f"  {f'IWAE-{count}':15} {score}")
     if arguments.ais:
-        beside_ais(arguments, trained, split, scores, ais_store(store))
+        judged = beside_ais(arguments, trained, split, scores, ais_store(store))
+        scores.save(trained.folder, arguments.split, **about, ais=judged)
     for warning in scores.warnings:
         print(f"  warning: {warning}")
     print(f"  per example: {trained.folder / f'scores-{arguments.split}.npz'}")
@@ -115,8 +111,8 @@ def ais_store(store: Path) -> Path:
     return store.with_name(store.name.replace("evaluation", "ais", 1))
 
 
-def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: Any, store: Path) -> None:
-    """AIS as an independent judge of the log-likelihood, beside the other estimates of the same images."""
+def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: Any, store: Path) -> dict[str, Any]:
+    """AIS as an independent judge of the log-likelihood: what the other estimates of the same images differ from it."""
     from bsvi.annealing import ais
 
     few = split.take(arguments.ais)
@@ -128,16 +124,21 @@ def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: 
             store=store,
             progress=bar.update,
         )
-    ids = set(annealed.ids.tolist())
-    chosen = [i in ids for i in scores.log_likelihood.ids.tolist()]
-    print(f"  of the first {len(few)} images:")
-    print(f"    {'AIS':13} {annealed.log_likelihood}")
+    judge = annealed.log_likelihood
+    print(f"  of the first {len(few)} images:\n    {'AIS':13} {judge}")
     beside: dict[str, Any] = {f"BSVI-{arguments.k}": scores.log_likelihood}
     beside |= {f"IWAE-{n}": score for n, score in scores.iwae.items()}
-    for name, score in beside.items():
-        print(f"    {name:13} {type(score)(score.per_example[chosen], score.ids[chosen])}")
+    differences = {name: score - judge for name, score in beside.items()}  # in pairs
+    for name, difference in differences.items():
+        print(f"    {name:13} {difference.mean + judge.mean:.2f}, minus AIS {difference}")
     for warning in annealed.warnings:
         print(f"    warning: {warning}")
+    return {
+        "images": len(few),
+        "log_likelihood": judge.summary(),
+        "minus_ais": {name: difference.summary() for name, difference in differences.items()},
+        "warnings": list(annealed.warnings),
+    }
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

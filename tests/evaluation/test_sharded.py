@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bsvi import annealing, cli
 from bsvi.commands.evaluate_shares import share_batches, which
 from bsvi.data import load_digits
 from bsvi.evaluation import evaluate
@@ -252,6 +254,25 @@ def wait_for_shares(process, folder):
     return found
 
 
+def check_judged(folder, said):
+    """scores.json has what was said of AIS on two images, and what the estimate of the log-likelihood differs from it there."""
+    judged = json.loads((folder / "scores.json").read_text())["test"]["ais"]
+    assert judged["images"] == 2 and f"{judged['log_likelihood']['mean']:.2f}" == said
+    with np.load(folder / "scores-test.npz") as scores:
+        own = scores["log_likelihood"][np.argsort(scores["ids"])[:2]].mean()
+    (difference,) = (value["mean"] for name, value in judged["minus_ais"].items() if name.startswith("BSVI"))
+    assert difference == pytest.approx(own - judged["log_likelihood"]["mean"], abs=1e-6)
+
+
+def test_ais_is_kept_beside_the_scores(trained, monkeypatch, capsys):
+    monkeypatch.setattr(annealing, "ais", partial(annealing.ais, chains=2, temperatures=5, leapfrog=2))
+    folder = trained[1]("ais-quick")
+    assert cli.main(["evaluate", str(folder), *WORDS, "--ais", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    check_judged(folder, next(line.split()[1] for line in lines if line.strip().startswith("AIS")))
+    assert sum("minus AIS" in line for line in lines) == 2  # BSVI and IWAE
+
+
 @pytest.mark.slow
 def test_evaluate_with_processes_shares_ais_too(trained):
     """The judge's numbers are those of one process, and the images were done by the shares, one each."""
@@ -265,6 +286,7 @@ def test_evaluate_with_processes_shares_ais_too(trained):
         (store,) = folder.glob("ais-*.jsonl")
         assert len(store.read_text().splitlines()) == 1 + int(processes)  # the question, then a batch of each share
         assert len(in_file(store)) == 2
+        check_judged(folder, line.split()[1])
     assert said[0] == pytest.approx(said[1], abs=0.02)  # printed to 0.01
 
 
