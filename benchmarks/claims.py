@@ -1,4 +1,4 @@
-"""The paper's claims over all published experiments in one table: results/claims.md.
+"""The paper's claims over all published experiments in one table: results/claims.md; and AIS as a judge: results/judge.md.
 
 ./run python benchmarks/claims.py
 
@@ -40,6 +40,27 @@ def table(results: Path) -> str:
     times = json.loads((results / "cost.json").read_text()) if (results / "cost.json").exists() else {}
     ratios = [times.get(name, {}).get("bsvi-sir", {}).get("to_svi", []) for name in known]
     rows.append(["The same, by the CPU time of updates in turn", *map(same_time, ratios)])
+    return lines(rows)
+
+
+def judge(results: Path) -> str:
+    """A row for each model that AIS has judged: its value, and what the other estimates of the same images differ from it."""
+    rows: list[list[str]] = []
+    for path in sorted(results.glob("ais/runs/*/scores.json")):
+        (entry,) = json.loads(path.read_text()).values()
+        found = entry["ais"]
+        if not rows:
+            head = ["Model", "images", "AIS", *(f"{name} minus AIS" for name in found["minus_ais"])]
+            rows = [head, ["---"] * len(head)]
+        differences = [
+            f"{each['mean']:.1f} [{each['low']:.1f}, {each['high']:.1f}]" for each in found["minus_ais"].values()
+        ]
+        values = [f"{found['log_likelihood']['mean']:.1f}", *differences]
+        rows.append([path.parent.name, str(found["images"]), *(value.replace("-", "−") for value in values)])
+    return lines(rows)
+
+
+def lines(rows: list[list[str]]) -> str:
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
@@ -71,8 +92,9 @@ def main() -> None:
     results = parser.parse_args().results
     if not any((results / name / "runs").is_dir() for name in ORDER):
         sys.exit(f"{results} holds no published runs; make some with benchmarks/publish.py, or name another folder")
-    (results / "claims.md").write_text(table(results))
-    print((results / "claims.md").read_text(), end="")
+    for name, text in (("claims.md", table(results)), ("judge.md", judge(results))):
+        (results / name).write_text(text)
+        print(text)
 
 
 if __name__ == "__main__":

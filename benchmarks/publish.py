@@ -6,6 +6,7 @@ Per run: config.json, result.json, scores.json and log.txt as they are; of score
 nats (the mean of thousands moves by less than 0.001); at most 60 lines of training metrics, all lines of validation. They are run
 folders still: ``bsvi report results/omniglot-mlp/runs`` makes the page again. Beside them: the page, its tables and PNG
 figures, and about.json with the command, the data's hash and the time it took. Runs without a result are left out and named.
+``--tables``: tables of scores and times alone, for runs that are no comparison of methods.
 """
 
 import argparse
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument(
         "--command", action="append", default=[], help="how the runs were made; may be given several times"
     )
+    parser.add_argument("--tables", action="store_true", help="no page, figures or claims")
     arguments = parser.parse_args()
     folders = sorted(path.parent for path in arguments.runs.glob("*/config.json"))
     finished = [folder for folder in folders if (folder / "result.json").exists()]
@@ -49,7 +51,7 @@ def main() -> None:
         "evaluation_minutes": round(sum(map(evaluation_seconds, finished)) / 60, 1),
     }
     (arguments.out / "about.json").write_text(json.dumps(about, indent=1) + "\n")
-    report(arguments.out)
+    report(arguments.out, arguments.tables)
 
 
 def read(path: Path) -> Any:
@@ -100,16 +102,18 @@ def rounded(text: str) -> str:
     return json.dumps(line) + "\n"
 
 
-def report(out: Path) -> None:
+def report(out: Path, tables: bool) -> None:
     """The page, tables and PNG figures, from the thinned runs: what a reader can repeat."""
     with tempfile.TemporaryDirectory() as place:
         subprocess.run([sys.executable, "-m", "bsvi", "report", str(out / "runs"), "-o", place], check=True)
         for name in ("index.html", "tables", "figures"):
-            target = out / name
-            if target.is_dir():
-                shutil.rmtree(target)
-            shutil.move(str(Path(place) / name), target)
-    for path in (out / "figures").glob("*.pdf"):
+            if (out / name).is_dir():
+                shutil.rmtree(out / name)
+            (out / name).unlink(missing_ok=True)
+            if name == "tables" or not tables:
+                shutil.move(str(Path(place) / name), out / name)
+    unwanted = ["figures/*.pdf", *(["tables/*claims*", "tables/*differences*"] if tables else [])]
+    for path in (path for pattern in unwanted for path in out.glob(pattern)):
         path.unlink()
 
 

@@ -35,6 +35,7 @@ def test_published_tables_are_those_of_the_published_runs(folder):
 
 def test_the_table_of_claims_is_that_of_the_published_runs():
     assert (RESULTS / "claims.md").read_text() == claims.table(RESULTS)
+    assert (RESULTS / "judge.md").read_text() == claims.judge(RESULTS) and "AIS" in claims.judge(RESULTS)
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
