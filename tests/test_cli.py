@@ -10,6 +10,7 @@ import time
 import pytest
 
 from bsvi.cli import VERBS, main
+from bsvi.engines.attempt import wait_until_free
 from bsvi.runs import Run
 
 TINY = ["--net.kind", "mlp", "--net.hidden", "16", "--net.latent", "4", "--svi.steps", "2", "--steps", "20"]
@@ -135,11 +136,9 @@ def test_a_killed_sweep_leaves_no_process_behind_and_goes_on(tmp_path, number):
         time.sleep(0.1)
     sweep.send_signal(number)
     assert sweep.wait(60) == (143 if number == signal.SIGTERM else -9)
-    deadline = time.monotonic() + 60
     for folder in folders:
-        while not list(folder.glob("state-*.ckpt")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        with Run(folder) as run:  # nobody holds it any more, and what was done is saved
+        assert wait_until_free(folder, 60.0)  # it saves, and leaves
+        with Run(folder) as run:
             assert run.load() is not None
 
 
