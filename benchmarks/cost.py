@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bsvi import runtime
 from bsvi.bench.rounds import Case, interleaved
 from bsvi.config import EXPERIMENTS
 from bsvi.experiments import build_model, build_objective
@@ -124,7 +125,7 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="do not time anything")
     parser.add_argument("--results", type=Path, default=Path("results"))
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    runtime.start(runtime.Runtime("cpu", threads=1, compile="off"))  # as bsvi train does: it also tunes the allocator
     path = arguments.results / "cost.json"
     times = json.loads(path.read_text()) if path.exists() else {}
     for name in () if arguments.draw else PLACES:
