@@ -31,11 +31,13 @@ def told(capsys, *words):
     "words", [["--help"], ["train", "--help"], ["train", "omniglot", "--help"], ["sweep", "--help"]], ids=" ".join
 )
 def test_help_answers_in_under_a_second(words):
-    seconds = []
+    seconds = []  # of the processor: what other work on the machine takes is not counted
     for _ in range(3):
-        start = time.perf_counter()
+        before = os.times()
         done = subprocess.run([sys.executable, "-m", "bsvi", *words], capture_output=True, text=True)
-        seconds.append(time.perf_counter() - start)
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        seconds.append(used)
         assert done.returncode == 0
     assert min(seconds) < 1.0
 
