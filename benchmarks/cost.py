@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="do not time anything")
     parser.add_argument("--results", type=Path, default=Path("results"))
     arguments = parser.parse_args()
-    runtime.start(runtime.Runtime("cpu", threads=1, compile="off"))  # as bsvi train does: it also tunes the allocator
+    runtime.start(runtime.Runtime("cpu", threads=1, compile="off"))  # with the allocator of bsvi train
     path = arguments.results / "cost.json"
     times = json.loads(path.read_text()) if path.exists() else {}
     for name in () if arguments.draw else PLACES:
