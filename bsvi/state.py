@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bsvi.health import NAMES, Meter
 
+BEST = ("best.", "best_objective.")  # before the names of the best weights, and of pi at the same step
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # of AMSGrad, beside its count of steps
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
@@ -36,6 +37,30 @@ class Looks:
         return 0 < patience <= self.since
 
 
+def keep_best(model: nn.Module, objective: nn.Module) -> dict[str, Tensor]:
+    """Copies of the weights and of pi, which belong together, by their names in a checkpoint."""
+    kept = {f"{BEST[0]}{name}": value.detach().clone() for name, value in model.state_dict().items()}
+    return kept | {f"{BEST[1]}{name}": value.detach().clone() for name, value in objective.state_dict().items()}
+
+
+def put_best(best: dict[str, Tensor], model: nn.Module, objective: nn.Module) -> None:
+    """Weights and pi of the best step into model and objective."""
+    model.load_state_dict(part(best, BEST[0]))
+    if lacks_pi(best, objective):  # the last one, then
+        return
+    objective.load_state_dict(part(best, BEST[1]))
+
+
+def lacks_pi(best: dict[str, Tensor], objective: nn.Module) -> bool:
+    """Whether these come from an older checkpoint, which had the best weights without pi."""
+    return bool(best) and bool(objective.state_dict()) and not part(best, BEST[1])
+
+
+def share_best(best: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What model.safetensors holds: the weights by their own names, and the objective's (pi) as ``objective.NAME``."""
+    return {f"objective.{name}": value for name, value in part(best, BEST[1]).items()} | part(best, BEST[0])
+
+
 def capture(
     model: nn.Module,
     objective: nn.Module,
@@ -48,7 +73,7 @@ def capture(
     """Tensors and scalars of parameters, BatchNorm buffers, pi, optimiser, random state, running averages, early stopping."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
-    tensors |= {f"best.{name}": value for name, value in best.items()}
+    tensors |= best
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
     if meter.steps:
@@ -70,7 +95,7 @@ def restore(
     meter: Meter,
     looks: Looks,
 ) -> tuple[int, float, dict[str, Tensor]]:
-    """Put a captured state back in place; returns step, seconds so far and the best weights. A Misfit changes nothing."""
+    """Put a captured state back in place; returns step, seconds so far and what ``keep_best`` kept. A Misfit changes nothing."""
     tensors, scalars = saved
     check_fit(tensors, model, objective, optimizer)
     try:
@@ -96,7 +121,7 @@ def restore(
     torch.set_rng_state(tensors["random.cpu"])
     if device.type == "cuda" and "random.cuda.0" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda.0"], device)
-    return step, seconds, {name: value.to(device) for name, value in part(tensors, "best.").items()}
+    return step, seconds, {name: value.to(device) for name, value in tensors.items() if name.startswith(BEST)}
 
 
 def check_fit(
@@ -106,15 +131,16 @@ def check_fit(
     must = {f"model.{name}": value for name, value in model.state_dict().items()}
     must |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
     must["random.cpu"] = torch.get_rng_state()
-    may = {f"best.{name}": value for name, value in model.state_dict().items()}
+    may = keep_best(model, objective)
     may["meter"] = torch.zeros(len(NAMES), dtype=torch.float64)
     for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
         may |= {f"optimizer.{index}.{name}": parameter for name in MOMENTS}
         may[f"optimizer.{index}.step"] = torch.zeros(())
         if any(name.startswith(f"optimizer.{index}.") for name in tensors):  # one that has no gradient has no state
             must |= {name: may[name] for name in may if name.startswith(f"optimizer.{index}.")}
-    if any(name.startswith("best.") for name in tensors):
-        must |= {name: value for name, value in may.items() if name.startswith("best.")}
+    for prefix in BEST:
+        if any(name.startswith(prefix) for name in tensors):
+            must |= {name: value for name, value in may.items() if name.startswith(prefix)}
     known = {**may, **must}
     complaints = [f"{name} is missing" for name in must if name not in tensors]
     complaints += [

@@ -9,8 +9,9 @@ import torch
 
 from bsvi.config import EXPERIMENTS, Experiment, update
 from bsvi.data import Dataset
-from bsvi.experiments import build_model, load_data
+from bsvi.experiments import build_model, build_objective, load_data
 from bsvi.model import VAE
+from bsvi.objectives import Objective
 from bsvi.runs import RunError
 
 
@@ -24,6 +25,7 @@ class Trained:
     step: int
     folder: Path
     device: torch.device
+    objective: Objective | None = None  # with pi of the same step; None where an older file does not hold it
 
     def data(self, data_dir: Path | None = None) -> Dataset:
         """The images of the run; others than it was trained on are refused."""
@@ -51,12 +53,17 @@ def load_trained(path: Path, device: torch.device) -> Trained:
     except (SafetensorError, KeyError, ValueError) as error:
         raise RunError(f"{file} is not a model of bsvi train, or damaged ({type(error).__name__})") from None
     experiment = update(EXPERIMENTS["digits"], about["config"], str(file))
+    learned = {name: tensors.pop(name) for name in [*tensors] if name.startswith("objective.")}
     likelihood = "logistic" if "decoder.likelihood.rho" in tensors else "bernoulli"
     model = build_model(experiment, tuple(about["data"]["shape"]), likelihood)
+    objective = build_objective(experiment).to(device).eval()
     try:
         model.load_state_dict(tensors)
+        if learned:
+            objective.load_state_dict({name.removeprefix("objective."): value for name, value in learned.items()})
     except RuntimeError:
         raise RunError(
             f"{file} does not fit the networks of its own configuration; was it made by another version?"
         ) from None
-    return Trained(model.to(device).eval(), experiment, about, int(about["step"]), file.parent, device)
+    known = objective if learned or not objective.state_dict() else None
+    return Trained(model.to(device).eval(), experiment, about, int(about["step"]), file.parent, device, known)

@@ -15,7 +15,7 @@ from bsvi.model import Model
 from bsvi.objectives import BadInput, Objective
 from bsvi.runs import Run, RunError
 from bsvi.signals import Signals
-from bsvi.state import Looks, State, capture, infinite, restore, size_limit
+from bsvi.state import Looks, State, capture, infinite, keep_best, lacks_pi, put_best, restore, share_best, size_limit
 from bsvi.streams import Stream, following, starting_at, unpack
 from bsvi.team import Team
 from bsvi.validation import VALIDATION_SEED as VALIDATION_SEED
@@ -80,7 +80,7 @@ def train(
     config: dict[str, Any] | None = None,
     team: Team = ALONE,
 ) -> Result:
-    """Train ``model`` (a module that is a Model) in place and leave it with its best weights.
+    """Train ``model`` (a module that is a Model) in place; leave it with its best weights, and the objective with their pi.
 
     batches  of training: an iterable that is cycled, or a function of the step at which to start. Each batch is x, or (x, ids).
              Resuming is exact if step s always sees the same batch: a list, or a function of the step; a loader that
@@ -108,7 +108,8 @@ def train(
     stream = starting_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
     if saved is not None:
         step, before, best = restore(saved, model, objective, optimizer, meter, looks)
-        tell(run, watcher, f"resumed at step {step}")
+        older = "; pi of the best step is not in this older checkpoint" if lacks_pi(best, objective) else ""
+        tell(run, watcher, f"resumed at step {step}{older}")
     watcher.start(step)
     if not model.training:
         model.train()  # else as it is: the user may have put a part of it into eval mode
@@ -137,9 +138,9 @@ def train(
                 bound, first = found
                 improved, unsaved = looks.take(step, bound), True
                 if improved:
-                    best = {name: value.detach().clone() for name, value in model.state_dict().items()}
+                    best = keep_best(model, objective)
                     if run is not None:
-                        run.save_model(best, config or {}, step)
+                        run.save_model(share_best(best), config or {}, step)
                 seconds = before + time.monotonic() - start
                 line = {"split": "valid", "step": step, "seconds": seconds, "bound": bound, "best": improved}
                 if run is not None:
@@ -197,10 +198,10 @@ def train(
             stopped=stopped,
             decoder_calls=step * objective.decoder_calls,
         )
-        ended = best or model.state_dict()
+        ended = share_best(best or keep_best(model, objective))
         team.found(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))
         if result.finished and best:
-            model.load_state_dict(best)
+            put_best(best, model, objective)
     return result
 
 

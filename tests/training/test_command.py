@@ -14,6 +14,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from bsvi.cli import main
 from bsvi.runs import Run
@@ -97,6 +98,19 @@ def test_a_finished_run_prints_its_result_and_changes_nothing(tmp_path, referenc
     assert main(["train", "--resume", str(tmp_path / "moved")]) == 0
     after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "moved").iterdir()}
     assert {path for path in before if before[path] != after[path]} <= {tmp_path / "moved" / "log.txt"}
+
+
+def test_a_trained_run_has_pi_of_the_step_of_its_weights(reference):
+    from bsvi.checkpoint import unpack
+    from bsvi.trained import load_trained
+
+    reference()
+    trained = load_trained(reference.folder / "bsvi-sir-pi", torch.device("cpu"))
+    tensors, _ = unpack(Run(trained.folder).checkpoints()[0].read_bytes())
+    for name, value in trained.objective.state_dict().items():
+        assert torch.equal(value, tensors[f"best_objective.{name}"]) and value.any(), name
+    reference("bsvi")
+    assert load_trained(reference.folder / "bsvi", torch.device("cpu")).objective.state_dict() == {}
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 0)])

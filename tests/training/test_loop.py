@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import bsvi
-from bsvi.checkpoint import unpack
+from bsvi.checkpoint import pack, unpack
 from bsvi.health import NotFinite
 from bsvi.runs import Run
 from bsvi.state import Looks
@@ -346,3 +346,36 @@ def test_a_validation_bound_that_is_not_finite_is_told_and_never_the_best():
     result = bsvi.train(model, script, batches(), VALID, settings(steps=4, valid_every=2), watcher=watcher)
     assert [line for line in watcher.said if line.startswith("step 2: the validation bound is not finite")]
     assert (result.best_step, result.best_valid_bound) == (4, -2.0)
+
+
+def test_a_learned_pi_is_of_the_same_step_as_the_best_weights(tmp_path):
+    changes = {"lr": 0.05, "valid_every": 2}
+    reference, best = make("bsvi-pi")
+    bsvi.train(reference, best, batches(), settings=settings(steps=4, lr=0.05))  # weights and pi of step 4
+    for steps in (8, 10):  # the second call resumes a finished run, with more steps
+        model, objective = make("bsvi-pi")
+        script = Scripted(objective, [bound for bound in (-9.0, -5.0, -6.0, -7.0) for _ in VALID])
+        if steps == 10:
+            (tmp_path / "result.json").unlink()
+            script.bounds = iter([-8.0] * len(VALID))
+        result = bsvi.train(model, script, batches(), VALID, settings(steps=steps, **changes), tmp_path)
+        assert result.best_step == 4
+        kept = load_file(tmp_path / "model.safetensors")
+        for name, value in reference.state_dict().items():
+            assert torch.equal(value, model.state_dict()[name]) and torch.equal(value, kept[name]), name
+        assert torch.equal(script.buffer_weight.logits, best.buffer_weight.logits)
+        assert torch.equal(kept["objective.buffer_weight.logits"], best.buffer_weight.logits)
+
+
+def test_a_checkpoint_from_before_pi_was_kept_opens_and_says_so(tmp_path):
+    model, objective = make("bsvi-pi")
+    bsvi.train(model, objective, batches(), VALID, settings(steps=6, valid_every=2), tmp_path)
+    run = Run(tmp_path)
+    tensors, scalars = unpack(run.checkpoints()[0].read_bytes())
+    old = {name: value for name, value in tensors.items() if not name.startswith("best_objective.")}
+    assert len(old) < len(tensors)
+    run.checkpoints()[0].write_bytes(pack(old, scalars))
+    model, objective = make("bsvi-pi")
+    watcher = Noting()
+    assert bsvi.train(model, objective, batches(), VALID, settings(steps=6, valid_every=2), tmp_path, watcher).finished
+    assert watcher.said[0] == "resumed at step 6; pi of the best step is not in this older checkpoint"
