@@ -123,7 +123,10 @@ def _tiles(section: Section) -> str:
     tiles = []
     if best is not None:
         means = best.means("test", "log_likelihood")
-        tiles.append(("", plain(sum(means) / len(means)), f"best test log-likelihood: {best.label}"))
+        alone = sum(row.scored("test") != [] for row in section.experiment.rows) == 1
+        tiles.append(
+            ("", plain(sum(means) / len(means)), f"{'' if alone else 'best '}test log-likelihood: {best.label}")
+        )
     tiles += [(HOLDS, str(found[HOLDS]), "claims hold"), (NOT_SHOWN, str(found[NOT_SHOWN]), "not shown")]
     tiles.append((CONTRADICTED if found[CONTRADICTED] else "", str(found[CONTRADICTED]), "contradicted"))
     done = sum(run.result is not None for run in section.experiment.runs)

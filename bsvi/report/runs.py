@@ -50,7 +50,14 @@ class Scores:
     def particles(self) -> list[int]:
         """The numbers of IWAE particles that were scored, ascending."""
         entries = self.summary.get("iwae")
-        return sorted(int(name) for name in entries if str(name).isdigit()) if isinstance(entries, dict) else []
+        return sorted(int(name) for name in entries if str(name).isdecimal()) if isinstance(entries, dict) else []
+
+    def share_of_high_khat(self, estimator: str) -> float | None:
+        """The share of images with Pareto k-hat above 0.7 for 'bsvi' or 'iwae'; None where nobody has looked."""
+        tree: Any = self.summary
+        for name in ("diagnostics", "khat_above_0.7", estimator):
+            tree = tree.get(name) if isinstance(tree, dict) else None
+        return number(tree)
 
 
 @dataclass(frozen=True)
@@ -121,8 +128,12 @@ def number(value: Any) -> float | None:
     >>> number(3), number("3"), number(float("nan"))
     (3.0, None, None)
     """
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if good else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
 
 
 def find_runs(places: Iterable[Path]) -> list[Path]:

@@ -66,22 +66,31 @@ def iwae_table(experiment: Experiment, split: str = "test") -> Table | None:
     names = ["log_likelihood"] + [f"iwae_{count}" for count in particles]
     titles = [f"BSVI-{_steps(rows, split)}"] + [f"IWAE-{count}" for count in particles]
     papers = ["", "500", "1000", "1500", "2000", "2500"] if printed else []
-    columns = [Column("Model", numeric=False)] + [Column(title, _OURS) for title in titles]
+    columns = [Column("Model", numeric=False), Column("seeds")] + [Column(title, _OURS) for title in titles]
     columns += [Column(f"IWAE-{name}" if name else "BSVI-500", _PAPERS) for name in papers]
     cells = []
     for row in rows:
-        line = _tightest([mean_and_deviation(_with_all(row, split, names).means(split, name)) for name in names])
+        means = [_with_all(row, split, names).means(split, name) for name in names]
+        line = _tightest([mean_and_deviation(found) for found in means])
         theirs = _tightest([_papers_estimate(printed, row, name) for name in papers]) if printed else []
-        cells.append([Cell(row.label), *line, *theirs])
+        cells.append([Cell(row.label), _seeds([len(found) for found in means if found]), *line, *theirs])
     return Table(
         name=f"{slug(experiment.name)}-iwae-{split}",
         title=f"Estimates of the log-likelihood, {experiment.name}, {split} set",
         caption="Both are lower bounds, so the higher is the tighter (bold unless tied). Mean ± standard deviation over "
-        f"the seeds that have all of them. {_beside(experiment, printed)}",
+        f"the seeds that have all of them, so it may differ from the table of scores. {_beside(experiment, printed)}",
         columns=columns,
         rows=cells,
         notes=[printed.erratum] if printed and printed.erratum else [],
     )
+
+
+def _seeds(counts: list[int]) -> Cell:
+    """How many seeds a row's means are over; a range where no seed has all of them."""
+    if not counts:
+        return Cell()
+    low, high = min(counts), max(counts)
+    return Cell(str(high) if low == high else f"{low} to {high}", {"": high})
 
 
 def _with_all(row: Row, split: str, names: list[str]) -> Row:

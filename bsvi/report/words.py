@@ -7,6 +7,8 @@ from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, Line
 from bsvi.report.experiments import Experiment, Row
 from bsvi.report.measures import rows_difference
 
+MOST = 0.5  # of the images: from here on a high k-hat is told in the summary
+
 
 def summary(experiment: Experiment, lines: list[Line]) -> list[str]:
     """The experiment's results, one sentence each."""
@@ -15,8 +17,8 @@ def summary(experiment: Experiment, lines: list[Line]) -> list[str]:
     if best is None:
         sentences.append("No run has test scores yet: `bsvi evaluate RUN` makes them.")
     else:
-        sentences += [_best(experiment, best), *_against(experiment, best), *_choice(experiment, best)]
-        sentences.append(_claims(lines))
+        sentences += [_best(experiment, best), *_choice(experiment, best), *_against(experiment, best)]
+        sentences += [*_doubts(experiment), _claims(experiment, lines)]
     return sentences
 
 
@@ -35,13 +37,15 @@ def counts(lines: list[Line]) -> dict[str, int]:
 def _scope(experiment: Experiment) -> str:
     rows = experiment.rows
     seeds = sorted({len(row.runs) for row in rows})
-    each = f"{_count(seeds[0], 'seed')} each" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds each"
+    each = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    each += " each" if len(rows) > 1 else ""
     kind = "method" if all(not row.variant for row in rows) else "variant"
     text = f"{_count(len(rows), kind)} with {each}: {_count(len(experiment.runs), 'run')}"
     states = Counter(run.state for run in experiment.runs)
     if set(states) == {"scored"}:
         examples = {str(run.scores["test"].summary.get("examples")) for run in experiment.runs if "test" in run.scores}
-        return f"{text}, all scored{f' on {examples.pop()} test examples' if len(examples) == 1 else ''}."
+        every = "all " if len(experiment.runs) > 1 else ""
+        return f"{text}, {every}scored{f' on {examples.pop()} test examples' if len(examples) == 1 else ''}."
     order = ("scored", "trained", "running", "stopped", "no metrics yet")
     names = {
         "trained": "trained but not scored",
@@ -53,13 +57,29 @@ def _scope(experiment: Experiment) -> str:
 
 def _best(experiment: Experiment, best: Row) -> str:
     level = plain(_likelihood(best))
-    near = []
-    for row in experiment.rows:
-        interval = rows_difference(best, row, "log_likelihood").interval if row is not best else None
-        if interval is not None and not (interval.low > 0 and interval.knows_seeds):
-            near.append(row.label)
-    text = f"{best.label} has the highest test log-likelihood, {level} nats"
-    return f"{text}; not clearly below it: {', '.join(near)}." if near else f"{text}, clearly above every other."
+    if not _others(experiment, best):
+        return f"{best.label} is alone with test scores: log-likelihood {level} nats."
+    near, apart = _near(experiment, best)
+    parts = [f"{best.label} has the highest test log-likelihood, {level} nats"]
+    parts += [f"not clearly below it: {', '.join(row.label for row in near)}"] if near else []
+    parts += [f"not comparable with it in pairs: {', '.join(row.label for row in apart)}"] if apart else []
+    return f"{'; '.join(parts)}{', clearly above every other' if len(parts) == 1 else ''}."
+
+
+def _others(experiment: Experiment, best: Row) -> list[Row]:
+    return [row for row in experiment.rows if row is not best and row.means("test", "log_likelihood")]
+
+
+def _near(experiment: Experiment, best: Row) -> tuple[list[Row], list[Row]]:
+    """The rows that are not clearly below the best, and those that have no pairs with it."""
+    near, apart = [], []
+    for row in _others(experiment, best):
+        interval = rows_difference(best, row, "log_likelihood").interval
+        if interval is None:
+            apart.append(row)
+        elif not (interval.low > 0 and interval.knows_seeds):
+            near.append(row)
+    return near, apart
 
 
 def _against(experiment: Experiment, best: Row) -> list[str]:
@@ -72,7 +92,7 @@ def _against(experiment: Experiment, best: Row) -> list[str]:
         if interval is not None and row is not None:
             ends = f" [{plain(interval.low)}, {plain(interval.high)}]" if interval.low == interval.low else ""
             parts.append(f"{plain(interval.mean)}{ends} nats above {row.label}")
-    return [f"It is {' and '.join(parts)}."] if parts else []
+    return [f"{best.label} is {' and '.join(parts)}."] if parts else []
 
 
 def _choice(experiment: Experiment, best: Row) -> list[str]:
@@ -80,35 +100,42 @@ def _choice(experiment: Experiment, best: Row) -> list[str]:
     # with one seed nothing is clearly worse, and there is nothing to choose
     if all(len(row.runs) < 2 for row in experiment.rows):
         return []
-    cheap = []
-    for row in experiment.rows:
-        interval = rows_difference(best, row, "log_likelihood").interval if row is not best else None
-        times = [value for value in (run.per_step("seconds") for run in row.runs) if value]
-        if times and (row is best or (interval is not None and interval.low <= 0 and interval.knows_seeds)):
-            cheap.append((sum(times) / len(times), row))
-    if not cheap:
+    near, _ = _near(experiment, best)
+    cheap = [(row.pace, row) for row in (best, *near) if row.pace]
+    vae = experiment.row("vae")
+    if len(cheap) < len(near) + 1:  # of some nobody knows the time
         return []
     seconds, row = min(cheap, key=lambda pair: pair[0])
-    vae = experiment.row("vae")
-    times = [value for value in (run.per_step("seconds") for run in vae.runs) if value] if vae else []
-    cost = (
-        f", at {seconds / (sum(times) / len(times)):.1f} times the VAE's time per step"
-        if times and row is not vae
-        else ""
-    )
-    return [f"{'It is also' if row is best else f'{row.label} is'} the cheapest of these per step{cost}."]
+    ratio = f"{plain(seconds / vae.pace)} times the VAE's time per step" if vae is not None and vae.pace else ""
+    if not near:
+        return [f"It takes {ratio}."] if ratio and best is not vae else []
+    return [f"Of all these {row.label} is the cheapest per step{f', at {ratio}' if ratio and row is not vae else ''}."]
 
 
-def _claims(lines: list[Line]) -> str:
+def _doubts(experiment: Experiment) -> list[str]:
+    """Whether the log-likelihoods themselves can be trusted: the one warning that nobody may miss."""
+    runs = [run for run in experiment.runs if "test" in run.scores]
+    parts = []
+    for name, what in (("bsvi", "the log-likelihood"), ("iwae", "IWAE")):
+        known = [share for run in runs if (share := run.scores["test"].share_of_high_khat(name)) is not None]
+        most = [share for share in known if share > MOST]
+        if most:
+            shares = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(most), max(most))))
+            parts.append(f"for {what} in {len(most)} of {_count(len(known), 'run')} ({shares} of the images)")
+    if not parts:
+        return []
+    return [
+        f"Do not take these numbers as exact: Pareto k-hat is above 0.7 for most test images, {' and '.join(parts)}. "
+        "A few draws decide such values, most likely too low: use a larger k, or compare with `bsvi evaluate --ais`."
+    ]
+
+
+def _claims(experiment: Experiment, lines: list[Line]) -> str:
     found = counts(lines)
     verbs = [f"{n} {one if n == 1 else many}" for n, one, many in zip(found.values(), _IS, _ARE, strict=True)]
     text = f"Of {len(lines)} claims of the paper {verbs[0]}, {verbs[1]} and {verbs[2]}"
     bad = [line.claim.text for line in lines if line.verdict == CONTRADICTED]
-    single = (
-        " With one seed nothing can be shown."
-        if all(line.interval is None or line.interval.seeds < 2 for line in lines)
-        else ""
-    )
+    single = " With one seed nothing can be shown." if all(len(row.runs) < 2 for row in experiment.rows) else ""
     return f"{text}{': ' + '; '.join(bad) if bad else ''}.{single}"
 
 
