@@ -52,6 +52,8 @@ def load_trained(path: Path, device: torch.device) -> Trained:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, KeyError, ValueError) as error:
         raise RunError(f"{file} is not a model of bsvi train, or damaged ({type(error).__name__})") from None
+    if not isinstance(about, dict) or not all(isinstance(about.get(name), dict) for name in ("config", "data")):
+        raise RunError(own_model(file, any(name.startswith("objective.") for name in tensors)))
     experiment = update(EXPERIMENTS["digits"], about["config"], str(file))
     learned = {name: tensors.pop(name) for name in [*tensors] if name.startswith("objective.")}
     likelihood = "logistic" if "decoder.likelihood.rho" in tensors else "bernoulli"
@@ -67,3 +69,15 @@ def load_trained(path: Path, device: torch.device) -> Trained:
         ) from None
     known = objective if learned or not objective.state_dict() else None
     return Trained(model.to(device).eval(), experiment, about, int(about["step"]), file.parent, device, known)
+
+
+def own_model(file: Path, with_pi: bool) -> str:
+    """What to do with the weights of a model that only its owner's code can build."""
+    weights = f"safetensors.torch.load_file({str(file)!r})"
+    if with_pi:
+        weights = f"{{name: value for name, value in {weights}.items() if not name.startswith('objective.')}}"
+    return (
+        f"{file} names no experiment of bsvi train: it is a model of your own, as bsvi.train(run=...) saves it; in Python, "
+        f"build it, model.load_state_dict({weights}), then bsvi.evaluate(model, batches), "
+        "bsvi.amortization_gap(model, batches), or draw from it"
+    )
