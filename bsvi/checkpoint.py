@@ -4,15 +4,12 @@ Layout: a line with magic and version, a line with the SHA-256 of the rest, and 
 JSON scalars. Nothing is parsed before the hash was compared, and nothing in the file can be code.
 """
 
-import contextlib
-import errno
 import hashlib
 import json
 import math
-import os
-import stat
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+from bsvi.reading import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,8 +49,8 @@ def unpack(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
 
     try:
         tensors = load(payload)
-        header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
-        scalars = json.loads(header["__metadata__"]["scalars"], parse_constant=_no_number)
+        header = parse_json(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
+        scalars = parse_json(header["__metadata__"]["scalars"].encode())
     except Exception as error:  # a made-up file can fail in any way there is; all of them mean the same
         raise BadCheckpoint(f"not readable as tensors and JSON ({type(error).__name__})") from None
     if not isinstance(scalars, dict):
@@ -69,71 +66,6 @@ def _no_head(data: bytes) -> BadCheckpoint:
     if MAGIC.startswith(data[: len(MAGIC)]):
         return BadCheckpoint("cut off" if data else "empty")
     return BadCheckpoint("not a bsvi checkpoint")
-
-
-def _no_number(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def read_file(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file, or BadCheckpoint for what is none (a pipe would block) or is larger than ``limit``."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise BadCheckpoint("not a regular file")
-        if about.st_size > limit:
-            raise BadCheckpoint(f"{about.st_size:,} bytes, where a checkpoint of this model has fewer than {limit:,}")
-        return file.read(about.st_size)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write, flush to the disk, rename, flush the folder: after a crash ``path`` is the old file or the new one, whole.
-
-    Where it fails (disk full), the temporary file is removed, the old file stays, and the error is raised.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()  # of a dead process that had our number
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    flush_folder(path.parent)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte, or raise OSError: a disk that fills up takes a part first."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def flush_folder(folder: Path) -> None:
-    """Make a rename in this folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot, and need not
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def remove_temporaries(folder: Path) -> None:
-    """Delete what a killed process left behind in the middle of a write."""
-    for left in folder.glob(".*.tmp"):
-        with contextlib.suppress(OSError):
-            left.unlink()
 
 
 def finite_or_none(value: Any) -> Any:

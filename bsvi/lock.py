@@ -8,6 +8,9 @@ import socket
 import time
 from pathlib import Path
 
+from bsvi.files import UnsafeFile, open_to_write, printable, read_bytes
+from bsvi.reading import parse_json
+
 
 class RunError(RuntimeError):
     """Something about a run folder that the user can act on; one line."""
@@ -22,11 +25,11 @@ class Lock:
 
     def take(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = open_to_write(self.folder / "lock")
         except OSError as error:
+            what = f"{self.folder / 'lock'} " if isinstance(error, UnsafeFile) else ""
             raise RunError(
-                f"{self.folder} cannot be used ({error.strerror}); choose another folder with --out"
+                f"{self.folder} cannot be used ({what}{error.strerror}); choose another folder with --out"
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +53,7 @@ class Lock:
     def _owner(self) -> str:
         for _ in range(20):  # the owner may have locked the file a moment before it writes its name
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                owner = json.loads((self.folder / "lock").read_bytes())
-                return f"process {owner['pid']} on {owner['host']}"
+                owner = parse_json(read_bytes(self.folder / "lock", 4096))
+                return printable(f"process {owner['pid']} on {owner['host']}", 100)
             time.sleep(0.02)
         return "another process"

@@ -11,16 +11,21 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from bsvi.files import flush, handle_of, open_to_write, printable
+from bsvi.reading import parse_json
 
 try:
     import fcntl
 except ImportError:  # not a Unix: two processes on one file are then not noticed
     fcntl = None  # type: ignore[assignment]
 
+LIMIT = 1 << 30  # bytes of a store: some million images
 Part = tuple[np.ndarray, dict[str, np.ndarray]]  # ids of some examples, and one column per number
 
 
@@ -37,8 +42,7 @@ class Record:
         self.seconds = 0.0
         self.notes: set[str] = set()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 (kept open for appending)
+            self.file: BinaryIO = os.fdopen(open_to_write(self.path, os.O_CREAT | os.O_APPEND), "a+b")
         except OSError as error:
             raise OSError(f"cannot write the store {self.path}: {error.strerror}; name another file") from None
         try:
@@ -70,17 +74,19 @@ class Record:
 
     def _read(self, question: dict[str, Any]) -> None:
         self.file.seek(0)
-        content = self.file.read()
+        content = _content(self.file, self.path)
         entries, good = self._entries(content, self.path)
         if entries:
             self._compare(entries[0], question, self.path)
         for entry in entries[1:]:
-            self._take(entry)
+            if (fresh := self._unknown(entry)) is not None:
+                self._take(fresh)
         if good < len(content):
             self.file.truncate(good)
         if not entries:
             self._write(question)
-            _sync_folder(self.path.parent)
+            with handle_of(self.path) as folder:
+                flush(folder)
 
     def _read_others(self, question: dict[str, Any]) -> None:
         """What the files of other shares hold; the owner of the whole takes it over and removes them."""
@@ -88,10 +94,10 @@ class Record:
         whole = base == self.path
         others = [*base.parent.glob(f"{_glob(base.stem)}.share-*{_glob(base.suffix)}"), base]
         for path in sorted(path for path in others if path != self.path and path.exists()):
-            with open(path, "r+b") as file:
+            with os.fdopen(open_to_write(path, 0), "r+b") as file:
                 if whole or path == base:  # shares run beside each other, but not beside the whole
                     self._claim(file, path)
-                entries, _ = self._entries(file.read(), path)
+                entries, _ = self._entries(_content(file, path), path)
                 if entries:
                     self._compare(entries[0], question, path)
                 fresh = [entry for entry in map(self._unknown, entries[1:]) if entry is not None]
@@ -103,14 +109,16 @@ class Record:
 
     def _entries(self, content: bytes, path: Path) -> tuple[list[dict[str, Any]], int]:
         """The whole lines, and where they end: a last line that a kill cut, or that is being written, is left out."""
-        entries, good = [], 0
+        entries: list[dict[str, Any]] = []
+        good = 0
         while good < len(content):
             end = content.find(b"\n", good) + 1 or len(content)
             entry = _decode(content[good:end])
-            if entry is None:
-                if end < len(content):
-                    raise ValueError(f"{path} is damaged at byte {good}; remove it and evaluate again")
+            if entry is None and end == len(content):
                 break
+            names = entries[1]["values"].keys() if len(entries) > 1 else None
+            if entry is None or (entries and not _is_part(entry, names)):
+                raise ValueError(f"{path} is damaged at byte {good}; remove it and evaluate again")
             entries.append(entry)
             good = end
         return entries, good
@@ -176,18 +184,34 @@ def _decode(line: bytes) -> dict[str, Any] | None:
     """The entry of a line, or None if the line is not whole."""
     if not line.endswith(b"\n") or len(line) < 10 or line[:8] != b"%08x" % zlib.crc32(line[9:-1]):
         return None
-    return json.loads(line[9:-1])
+    try:
+        entry = parse_json(line[9:-1], nan=True)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _is_part(entry: dict[str, Any], names: Collection[str] | None) -> bool:
+    """Whether these are examples with their numbers: the columns of the entry before, each as long as the ids."""
+    ids, crc, values = (entry.get(name, ()) for name in ("ids", "crc", "values"))
+    if not isinstance(ids, list) or not isinstance(values, dict) or names not in (None, values.keys()):
+        return False
+    whole = _all(ids, int) and _all(crc, int) and len(crc) == len({*ids}) == len(ids)
+    whole = whole and all(-(1 << 63) <= name < 1 << 63 for name in ids)
+    numbers = all(_all(column, int | float) and len(column) == len(ids) for column in values.values())
+    return whole and numbers and _all([entry.get("seconds")], int | float) and _all(entry.get("notes"), str)
+
+
+def _all(values: Any, kind: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
+
+
+def _content(file: BinaryIO, path: Path) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    if size > LIMIT:
+        raise ValueError(f"{path} has {size:,} bytes, where a store has no more than {LIMIT:,}; remove it")
+    return file.read(size)
 
 
 def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    return printable(value, 40)

@@ -8,18 +8,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.checkpoint import (
-    BadCheckpoint,
-    count_of,
-    finite_or_none,
-    pack,
-    read_file,
+from bsvi.checkpoint import BadCheckpoint, count_of, finite_or_none, pack, unpack
+from bsvi.files import (
+    UnsafeFile,
+    check_plain,
+    open_to_read,
+    open_to_write,
+    printable,
+    read_bytes,
     remove_temporaries,
-    unpack,
     write_all,
     write_atomically,
 )
 from bsvi.lock import Lock, RunError
+from bsvi.reading import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +48,12 @@ class Run:
     def __enter__(self) -> "Run":
         """Take the folder, or raise RunError at once if a living process has it. The kernel frees a dead owner's lock."""
         self._lock.take()
+        try:
+            for name in ("metrics.jsonl", "log.txt"):  # they are written in place
+                check_plain(self.folder / name)
+        except UnsafeFile as error:
+            self._lock.release()
+            raise RunError(f"{error.filename} {error.strerror}") from None
         remove_temporaries(self.folder)
         return self
 
@@ -57,11 +65,13 @@ class Run:
     def read(self, name: str, *fields: str) -> dict[str, Any] | None:
         """A JSON object of the folder that has these fields, or None where there is no such file."""
         path = self.folder / name
-        if not path.exists():
-            return None
         try:
-            value = json.loads(path.read_bytes())
-        except (ValueError, RecursionError):
+            value = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except UnsafeFile as error:
+            raise RunError(f"{path} {error.strerror}") from None
+        except ValueError:
             value = None
         lacking = [field for field in fields if field not in value] if isinstance(value, dict) else ["anything"]
         if lacking:
@@ -84,7 +94,7 @@ class Run:
         """Write the pending lines; with ``sync`` to the disk itself, which only a checkpoint that counts them needs."""
         data = b"".join(self._pending)
         try:
-            with open(self.folder / "metrics.jsonl", "ab", buffering=0) as file:
+            with os.fdopen(open_to_write(self._metrics, os.O_CREAT | os.O_APPEND), "ab", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size > self._metrics_end:
                     file.truncate(self._metrics_end)  # a line that was cut off by a full disk or a kill
@@ -106,7 +116,7 @@ class Run:
         if end == 0:
             return True
         try:
-            with open(self.folder / "metrics.jsonl", "rb") as file:
+            with open_to_read(self._metrics) as file:
                 file.seek(end - 1)
                 return file.read(1) == b"\n"
         except OSError:
@@ -146,7 +156,7 @@ class Run:
         reasons, fallback = [], None
         for path in self.checkpoints():
             try:
-                tensors, scalars = unpack(read_file(path, limit))
+                tensors, scalars = unpack(read_bytes(path, limit))
                 end = count_of(scalars, "metrics_end")
                 if count_of(scalars, "step") != step_of(path):
                     raise BadCheckpoint(f"it is of step {scalars['step']}")
@@ -176,11 +186,26 @@ class Run:
         """As ``find``, to go on from: lines of metrics.jsonl of steps that will be taken again are cut off."""
         found = self.find(limit)
         end = 0 if found is None else found[1]["metrics_end"]
-        metrics = self.folder / "metrics.jsonl"
-        if metrics.exists():
-            self._metrics_end = end if self._holds(end) else metrics.read_bytes()[:end].rfind(b"\n") + 1
-            os.truncate(metrics, self._metrics_end)
+        if self._metrics.exists():
+            self._metrics_end = end if self._holds(end) else self._read_metrics(end).rfind(b"\n") + 1
+            descriptor = open_to_write(self._metrics)
+            try:
+                os.truncate(descriptor, self._metrics_end)
+            finally:
+                os.close(descriptor)
         return found
+
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    def _read_metrics(self, end: int) -> bytes:
+        """The first ``end`` bytes of metrics.jsonl; none where there is no such file."""
+        try:
+            with open_to_read(self._metrics) as file:
+                return file.read(min(end, os.fstat(file.fileno()).st_size))
+        except FileNotFoundError:
+            return b""
 
     def copy_state(self, source: "Run", limit: int = 1 << 40) -> bool:
         """Begin with the newest whole state of another run and its metrics so far; False where it has none."""
@@ -189,8 +214,7 @@ class Run:
         if found is None:
             return False
         tensors, scalars = found
-        metrics = source.folder / "metrics.jsonl"
-        self._pending = [metrics.read_bytes()[: scalars["metrics_end"]]] if metrics.exists() else []
+        self._pending = [source._read_metrics(scalars["metrics_end"])]
         if not self.save(scalars["step"], tensors, scalars):
             raise RunError(f"{self.folder} could not be written: {self.warnings[-1]}")
         return True
@@ -226,8 +250,10 @@ class Run:
 
     def note(self, line: str) -> None:
         """Append to log.txt; never a reason to stop."""
-        with contextlib.suppress(OSError), open(self.folder / "log.txt", "a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        with contextlib.suppress(OSError):
+            descriptor = open_to_write(self.folder / "log.txt", os.O_CREAT | os.O_APPEND)
+            with os.fdopen(descriptor, "ab") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(line, 4000)}\n".encode())
 
 
 def step_of(path: Path) -> int:

@@ -20,7 +20,8 @@ def main(words: list[str]) -> int:
     import torch
 
     from bsvi import pictures
-    from bsvi.checkpoint import finite_or_none, write_atomically
+    from bsvi.checkpoint import finite_or_none
+    from bsvi.files import write_atomically
     from bsvi.gap import amortization_gap
 
     trained, split, progress, _ = prepare(arguments, "test")

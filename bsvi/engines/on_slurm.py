@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bsvi.checkpoint import write_atomically
 from bsvi.engines.attempt import Attempt, Place, shipped
+from bsvi.files import write_atomically
 from bsvi.sweep import Job, complaint
 
 CLUSTER = (

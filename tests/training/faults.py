@@ -42,11 +42,11 @@ class CountedCalls:
 
 def kill_in_save(last, moment="before", report=None):
     """SIGKILL at the last-th call that reaches the disk."""
-    import bsvi.checkpoint
+    import bsvi.files
     import bsvi.runs
 
     calls = CountedCalls(last, moment, report)
-    bsvi.checkpoint.os = calls
+    bsvi.files.os = calls
     bsvi.runs.os = calls
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bsvi.checkpoint import MAGIC, BadCheckpoint, digest, finite_or_none, pack, read_file, unpack, write_atomically
+from bsvi.checkpoint import MAGIC, BadCheckpoint, digest, finite_or_none, pack, unpack
+from bsvi.files import UnsafeFile, read_bytes, write_atomically
 from bsvi.runs import Run
 from tests.training.small import make
 
@@ -119,14 +120,14 @@ def test_random_bytes_with_a_correct_hash_never_do_more_than_be_refused():
 
 def test_a_file_that_is_none_or_too_large_is_refused_without_reading_it(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(BadCheckpoint, match="not a regular file"):
-        read_file(tmp_path / "pipe", 100)  # would wait for ever
-    with pytest.raises(BadCheckpoint, match="not a regular file"):
-        read_file(Path("/dev/zero"), 100)
+    with pytest.raises(UnsafeFile, match="not a regular file"):
+        read_bytes(tmp_path / "pipe", 100)  # would wait for ever
+    with pytest.raises(UnsafeFile, match="not a regular file"):
+        read_bytes(Path("/dev/zero"), 100)
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(1 << 40)  # a terabyte that takes no room
-    with pytest.raises(BadCheckpoint, match=r"1,099,511,627,776 bytes, where .* fewer than 100"):
-        read_file(tmp_path / "huge", 100)
+    with pytest.raises(UnsafeFile, match=r"1,099,511,627,776 bytes, where no more than 100 are read"):
+        read_bytes(tmp_path / "huge", 100)
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary(tmp_path, monkeypatch):
@@ -135,10 +136,10 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary(tmp_path, mon
     for name in ("write", "fsync", "replace"):
         with monkeypatch.context() as patched:
 
-            def fail(*words):
+            def fail(*words, **options):
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patched.setattr(f"bsvi.checkpoint.os.{name}", fail)
+            patched.setattr(f"bsvi.files.os.{name}", fail)
             with pytest.raises(OSError, match="No space"):
                 write_atomically(path, b"new")
         assert [each.name for each in tmp_path.iterdir()] == ["file"] and path.read_bytes() == b"old"
@@ -148,7 +149,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary(tmp_path, mon
 
 def test_a_disk_that_takes_a_part_at_a_time_gets_the_whole(tmp_path, monkeypatch):
     real = os.write
-    monkeypatch.setattr("bsvi.checkpoint.os.write", lambda descriptor, data: real(descriptor, data[:3]))
+    monkeypatch.setattr("bsvi.files.os.write", lambda descriptor, data: real(descriptor, data[:3]))
     write_atomically(tmp_path / "file", b"0123456789")
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 
