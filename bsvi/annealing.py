@@ -23,6 +23,7 @@ from bsvi.hmc import Place, moved
 from bsvi.measure import Batches, Progress, measure
 from bsvi.model import Model
 from bsvi.noise import Noise, Stream
+from bsvi.refine import whole
 from bsvi.scores import Score
 from bsvi.trajectory import repeat
 
@@ -90,9 +91,13 @@ def ais(
     >>> abs(annealed.log_likelihood.mean - -0.5 * math.log(4 * math.pi)) < 0.1
     True
     """
-    for name, value in (("chains", chains), ("leapfrog", leapfrog), ("pilots", pilots)):
-        at_least_1(name, value)
-    if at_least_1("temperatures", temperatures) < 2:
+    chains, leapfrog, pilots = (
+        at_least_1("chains", chains),
+        at_least_1("leapfrog", leapfrog),
+        at_least_1("pilots", pilots),
+    )
+    temperatures, seed = at_least_1("temperatures", temperatures), whole("seed", seed)
+    if temperatures < 2:
         raise ValueError("temperatures must be at least 2, got 1; 500 is the default")
     betas = schedule(temperatures)
     betas = betas if reverse is None else betas[::-1]

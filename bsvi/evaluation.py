@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from os import PathLike
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from bsvi.diagnostics import HIGH_KHAT, Tally
 from bsvi.measure import Batches, Progress, Table, measure
 from bsvi.model import Model
 from bsvi.noise import Keyed
-from bsvi.refine import SVI
+from bsvi.refine import SVI, whole
 from bsvi.scores import Score, Scores
 from bsvi.trajectory import closed_form_kl, encode, weigh
 
@@ -29,7 +29,7 @@ def evaluate(
     batches: Batches,
     k: int = 500,
     svi: SVI | None = None,
-    iwae: Iterable[int] | None = None,
+    iwae: Iterable[int] | int | None = None,
     seed: int = 0,
     chunk: int | None = None,
     store: str | PathLike[str] | None = None,
@@ -40,7 +40,7 @@ def evaluate(
 
     batches     yields x, (x, ids) or objects with ``.x`` and ``.ids``; or one tensor of all examples
     svi         how to refine; its ``steps`` are replaced by k
-    iwae        the numbers of draws n, by default k, 2k, 3k, 4k, 5k; the first n draws of one sequence; () for none
+    iwae        the numbers of draws n (or one), by default k, 2k, 3k, 4k, 5k; the first n draws of one sequence; () for none
     chunk       draws per decoder call of the parts without gradients; no number depends on it
     store       a file that keeps finished examples: run again after a kill, and it goes on
     progress    called after every batch with the number of examples done
@@ -54,9 +54,10 @@ def evaluate(
     >>> scores.log_likelihood.per_example.shape, list(scores.iwae), scores.elbo.mean <= scores.log_likelihood.mean
     ((6,), [20, 40, 60, 80, 100], True)
     """
-    svi = replace(SVI() if svi is None else svi, steps=at_least_1("k", k))
-    counts = tuple(sorted({at_least_1("iwae", n) for n in (range(k, 5 * k + 1, k) if iwae is None else iwae)}))
-    at_least_1("elbo_draws", elbo_draws)
+    k, seed, elbo_draws = at_least_1("k", k), whole("seed", seed), at_least_1("elbo_draws", elbo_draws)
+    svi = replace(SVI() if svi is None else svi, steps=k)
+    iwae = range(k, 5 * k + 1, k) if iwae is None else iwae if isinstance(iwae, Iterable) else (iwae,)
+    counts = tuple(sorted({at_least_1("iwae", n) for n in iwae}))
     if chunk is not None:
         at_least_1("chunk", chunk)
 
@@ -213,7 +214,7 @@ def doubts(title: str, name: str, values: Mapping[str, np.ndarray], draws: int) 
     return lines
 
 
-def at_least_1(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def at_least_1(name: str, value: SupportsIndex) -> int:
+    if (number := whole(name, value)) < 1:
         raise ValueError(f"{name} must be at least 1, a whole number, got {value!r}")
-    return value
+    return number

@@ -19,7 +19,7 @@ from bsvi.evaluation import at_least_1, doubts, drawn, initial, share_above, tru
 from bsvi.measure import Batches, Progress, measure
 from bsvi.model import Model
 from bsvi.noise import Keyed
-from bsvi.refine import SVI
+from bsvi.refine import SVI, whole
 from bsvi.scores import Score
 from bsvi.trajectory import Weighed
 
@@ -151,7 +151,7 @@ def amortization_gap(
     """
     given = Climb(steps=at_least_1("steps", steps)) if climb is None else climb
     widen = Widen(steps=max(1, given.steps // 4))
-    at_least_1("k", k)
+    k, seed = at_least_1("k", k), whole("seed", seed)
 
     def split(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
         lambda_0 = initial(model, x)

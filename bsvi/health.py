@@ -75,7 +75,8 @@ def latents(model: Any, estimate: Estimate, team: Team = ALONE) -> dict[str, Any
     """How many latents the last proposals use, of how many, and the KL of each; nothing where the family tells no mean."""
     try:
         with torch.no_grad():
-            mean = model.posterior(team.gather(estimate.trajectory.lambda_[-1])).mean.flatten(1)
+            mean = model.posterior(team.gather(estimate.trajectory.lambda_[-1])).mean
+            mean = mean.reshape(len(mean), -1)  # a scalar latent too
     except (NotImplementedError, AttributeError):
         return {}
     if len(mean) < 2:

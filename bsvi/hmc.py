@@ -53,4 +53,4 @@ def moved(
 
 
 def _energy(momentum: Tensor) -> Tensor:
-    return 0.5 * momentum.double().square().flatten(2).sum(-1)
+    return 0.5 * momentum.double().square().reshape(*momentum.shape[:2], -1).sum(-1)

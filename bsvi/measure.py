@@ -141,11 +141,35 @@ def _named(batches: Batches) -> Iterator[tuple[Tensor, Int64[Tensor, " batch"]]]
             raise TypeError(
                 f"batches must yield x, (x, ids) or objects with .x and .ids, got {type(x).__name__}; give tensors"
             )
-        ids = torch.arange(position, position + len(x)) if ids is None else torch.as_tensor(ids).cpu()
-        if ids.shape != (len(x),) or ids.is_floating_point():
-            raise ValueError(f"ids must be {len(x)} integers, one per example, got {ids.dtype} {tuple(ids.shape)}")
+        yield x, torch.arange(position, position + len(x)) if ids is None else _ids(ids, len(x))
         position += len(x)
-        yield x, ids.long()
+
+
+def _ids(given: Any, count: int) -> Int64[Tensor, " batch"]:
+    """The second part of a batch as ids."""
+    try:
+        ids = torch.as_tensor(given).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        ids = None
+    if ids is None or ids.shape != (count,) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        kind = type(given).__name__ if ids is None else f"{ids.dtype} {tuple(ids.shape)}"
+        raise ValueError(
+            f"the second part of a batch is its ids, {count} whole numbers, one per example, got {kind} "
+            f"({_first(given)}); number the examples, or give batches of x alone"
+        )
+    if ids.dtype == torch.uint64 and (ids.view(torch.int64) < 0).any():
+        raise ValueError(
+            f"ids must be below 2**63, got uint64 ({_first(given)}); number the examples from 0, or give batches of x alone"
+        )
+    return ids.long()
+
+
+def _first(given: Any) -> str:
+    """The first few of what a batch has in place of ids, as the user would know them."""
+    values = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
+    values = list(values)[:3] if isinstance(values, Iterable) and not isinstance(values, str | bytes) else [values]
+    text = ", ".join(map(repr, values))
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def check_batches(batches: object) -> None:
@@ -158,8 +182,8 @@ def _check_new(names: list[int], seen: set[int]) -> None:
     for name in names:
         if name in seen:
             raise ValueError(
-                f"example id {name} comes twice; every example is counted once: give unique ids (labels are no ids), "
-                "or batches of x alone"
+                f"example id {name} comes twice; the second part of a batch is its ids, and labels are no ids: give unique "
+                "ids, or batches of x alone, such as (x for x, y in batches)"
             )
         seen.add(name)
 
@@ -175,7 +199,8 @@ def _is_done(record: Record, name: int, crc: int) -> bool:
 
 
 def _checksums(x: Tensor) -> list[int]:
-    return [zlib.crc32(row.contiguous().numpy().tobytes()) for row in x.detach().cpu()]
+    rows = x.detach().cpu().contiguous().reshape(len(x), -1)  # as bytes: numpy does not know bfloat16
+    return [zlib.crc32(row.view(torch.uint8).numpy().tobytes()) for row in rows]
 
 
 def _to_model(model: Model, x: Tensor) -> Tensor:
@@ -193,7 +218,7 @@ def evaluation_mode(model: Model) -> Iterator[None]:
     """Evaluation mode and no parameter gradients within; every module and parameter as it was afterwards."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
-    trained = [p for p in _parameters(model) if p.requires_grad]
+    trained = [p for p in _parameters(model) if p.requires_grad and p.is_leaf]
     try:
         if isinstance(model, nn.Module):
             model.eval()

@@ -9,7 +9,7 @@ from torch import nn
 
 from bsvi.buffer_weights import Last, Learned, Uniform
 from bsvi.objectives import Objective
-from bsvi.refine import SVI, Amortized, Refinement
+from bsvi.refine import SVI, Amortized, Refinement, whole
 from bsvi.theta import AllDraws, LastDraw, Recomputed, Resampled, ThetaRule
 
 
@@ -71,7 +71,7 @@ def objective(
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ValueError(f"unknown method {name!r}; {hint}The methods: {', '.join(METHODS)}")
     svi = SVI() if svi is None else svi
-    k = svi.steps if k is None else k
+    k = svi.steps if k is None else whole("k", k)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}; for no refinement use objective('vae')")
     method = METHODS[name]

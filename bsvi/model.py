@@ -115,7 +115,7 @@ class VAE(nn.Module):
 
     def log_prior(self, z: Tensor) -> Tensor:
         if self.prior is None:
-            z = z.flatten(1)
+            z = z.reshape(len(z), -1)  # a scalar latent too
             return -0.5 * z.square().sum(-1).add(z.shape[-1] * LOG_2_PI)
         return self._prior().log_prob(z)
 
@@ -128,7 +128,7 @@ class VAE(nn.Module):
             if self.prior is not None:
                 return kl_divergence(q, self._prior())
             cross = 0.5 * (q.variance + q.mean.square() + LOG_2_PI)  # E_q[-ln N(z; 0, I)] needs two moments only
-            return cross.flatten(len(q.batch_shape)).sum(-1) - q.entropy()
+            return cross.reshape(*q.batch_shape, -1).sum(-1) - q.entropy()
         except NotImplementedError:
             return None
 
@@ -150,12 +150,15 @@ def frozen(parameters: list[Tensor]) -> Iterator[None]:
 
     Eager autograd leaves out by itself what nobody asks for, but a compiled decoder computes every gradient that is wanted.
     """
-    for parameter in parameters:
+    leaves = [
+        p for p in parameters if p.is_leaf
+    ]  # torch.func.functional_call may put in others, which cannot be changed
+    for parameter in leaves:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in parameters:
+        for parameter in leaves:
             parameter.requires_grad_(True)
 
 

@@ -1,9 +1,10 @@
 """Where the draws come from: the encoder alone, or the SVI steps of Algorithm 1."""
 
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ class Amortized:
     recompute: bool = False
 
     def __post_init__(self) -> None:
+        vars(self).update(draws=whole("draws", self.draws))
         if self.draws < 1:
             raise ValueError(f"Amortized needs draws >= 1, got {self.draws}; one draw is the VAE, k' draws are IWAE-k'")
 
@@ -91,6 +93,7 @@ class SVI:
     clip: Literal["example", "batch"] = "example"  # "batch": the literal form of Kim et al. (2018), see from_paper
 
     def __post_init__(self) -> None:
+        vars(self).update(steps=whole("steps", self.steps), samples=whole("samples", self.samples))
         if self.steps < 1:
             raise ValueError(f"SVI needs steps >= 1, got {self.steps}; for no refinement use Amortized()")
         if self.samples < 1:
@@ -201,3 +204,11 @@ def finite(gradient: Tensor) -> Tensor:
 
 
 _CLIP_AXES: dict[str, tuple[int, ...]] = {"example": (-1,), "batch": (0, -1)}
+
+
+def whole(name: str, value: SupportsIndex) -> int:
+    """The value as an int: a whole number of Python, numpy or torch."""
+    try:
+        return operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}; give an int") from None

@@ -61,7 +61,10 @@ def weigh(
     """
     batch = x.shape[0]
     if not q.has_rsample:
-        raise TypeError(f"{type(q).__name__} cannot be reparameterised (has_rsample is False); SVI needs its gradient")
+        raise TypeError(
+            f"posterior(lambda_) gave {type(getattr(q, 'q', q)).__name__}, which cannot be reparameterised (has_rsample is "
+            "False), and SVI needs its gradient; use a family with rsample, such as Normal, Gamma or RelaxedBernoulli"
+        )
     z = q.rsample(torch.Size((samples,)))
     log_q = q.log_prob(z)
     if log_q.shape != (samples, batch):
