@@ -80,6 +80,9 @@ def settings(run: Run) -> dict[str, Any]:
     """The configuration with dotted names, without what may differ between runs of one row."""
     flat = dict(_flat(run.part("config")))
     flat = {key: value for key, value in flat.items() if key not in _NOT_A_SETTING}
+    origin = run.part("origin")
+    if origin:  # a run that did not begin at the beginning is no seed of those that did
+        flat["origin"] = f"{origin.get('how', 'from')} {origin.get('method', 'another run')}"
     return flat | {"k": run.config["k"]} if run.config.get("k") is not None else flat
 
 
@@ -95,7 +98,10 @@ def _experiment(name: str, runs: list[Run]) -> Experiment:
     usual = dict(Counter(_frozen(run) for run in kept).most_common(1)[0][0])
     rows: dict[tuple[str, str], list[Run]] = {}
     for run in kept:
-        rows.setdefault((run.method, _variant(run, usual)), []).append(run)
+        variant = _variant(run, usual)
+        if run.own and "seed" not in run.config and (run.method, variant) in rows:
+            variant = f"in {run.path.parent}"  # of the same name, but nobody says that it is the same
+        rows.setdefault((run.method, variant), []).append(run)
     order = {method: i for i, method in enumerate(ORDER)}
     ordered = sorted(rows, key=lambda key: (order.get(key[0], len(order)), key))
     warnings += _data_warnings(kept) + _score_warnings(kept)
@@ -113,7 +119,7 @@ def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Warned]]:
     best: dict[Any, Run] = {}
     warnings = []
     for run in sorted(runs, key=lambda run: (len(run.scores), run.result is not None, run.steps), reverse=True):
-        key = (run.method, run.seed, _frozen(run))
+        key = (run.method, run.seed, _frozen(run), run.path if run.own else None)
         if key in best:
             text = f"the same method, seed and settings as {best[key].path}, which is further: left out"
             warnings.append(Warned(str(run.path), text))
@@ -127,6 +133,8 @@ def _frozen(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _variant(run: Run, usual: dict[str, str]) -> str:
     own = settings(run)
+    if run.own and not own:  # nothing is known of it
+        return ""
     changed = [f"{key} = {own[key]}" for key in sorted(own) if repr(own[key]) != usual.get(key)]
     return ", ".join(changed + [f"no {key}" for key in sorted(set(usual) - set(own))])
 

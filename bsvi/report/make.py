@@ -8,14 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from bsvi.report import render, run_tables, tables
+from bsvi.report import paper, render, run_tables, tables
 from bsvi.report.cells import Table
 from bsvi.report.claims import check
 from bsvi.report.experiments import Experiment, group
 from bsvi.report.figures import FIGURES
 from bsvi.report.page import Section, to_page
-from bsvi.report.runs import Warned, find_runs, read_runs
+from bsvi.report.runs import Run, Warned, find_runs, read_runs
 from bsvi.report.style import Drawn, styled, to_bytes
+from bsvi.report.words import summary
 
 _WATCHED = (
     "config.json",
@@ -71,13 +72,15 @@ def _check(places: list[Path]) -> None:
         if not place.exists():
             raise FileNotFoundError(f"{place} does not exist; a report needs run folders, such as runs/digits")
         if not find_runs([place]):
-            raise ValueError(f"no run folder (one with a config.json) at or below {place}; bsvi train makes one")
+            raise ValueError(
+                f"no run folder (one with a config.json or a metrics.jsonl) at or below {place}; bsvi train makes one"
+            )
 
 
 def _write(places: list[Path], out: Path, reload: float) -> Path:
     runs, warnings = read_runs(places)
     with styled():
-        sections = [_section(experiment) for experiment in group(runs)]
+        sections = [_section(experiment) for experiment in _group(runs, warnings)]
         for section in sections:
             for table in (*section.claims, *section.scores, *section.about_runs):
                 for suffix, write in _WRITERS.items():
@@ -87,6 +90,21 @@ def _write(places: list[Path], out: Path, reload: float) -> Path:
                     _save(out / "figures" / f"{drawn.name}.{kind}", to_bytes(drawn.figure, kind))
         page = to_page(sections, tables.papers_tables(), warnings, reload)
     return _save(out / "index.html", page.encode())
+
+
+def _group(runs: list[Run], warnings: list[Warned]) -> list[Experiment]:
+    """The experiments; runs with which there would be none are left out, each with a warning."""
+    try:
+        return group(runs)
+    except Exception:
+        kept = []
+        for run in runs:
+            try:
+                group([run])
+                kept.append(run)
+            except Exception as error:
+                warnings.append(Warned(str(run.path), f"{type(error).__name__}: {error}: the folder is left out"))
+        return group(kept)
 
 
 def _section(experiment: Experiment) -> Section:
@@ -101,8 +119,10 @@ def _section(experiment: Experiment) -> Section:
             warnings.append(Warned("", f"{name} could not be made ({type(error).__name__}: {error})"))
             return []
 
-    lines = next(iter(attempt("the check of claims", lambda: check(experiment))), [])
-    claims = attempt("the table of claims", lambda: tables.claims_table(experiment, lines))
+    known = any(row.method in paper.ORDER for row in experiment.rows)  # else the paper says nothing about these runs
+    lines = next(iter(attempt("the check of claims", lambda: check(experiment) if known else [])), [])
+    sentences = next(iter(attempt("the summary", lambda: summary(experiment, lines))), [])
+    claims = attempt("the table of claims", lambda: tables.claims_table(experiment, lines) if lines else None)
     scores: list[Table] = []
     for split in experiment.splits():
         scores += attempt(f"the table of {split} scores", partial(tables.scores_table, experiment, split))
@@ -114,7 +134,7 @@ def _section(experiment: Experiment) -> Section:
     figures: list[Drawn] = []
     for draw in FIGURES:
         figures += attempt(f"the figure of {draw.__name__}", partial(draw, experiment))
-    return Section(experiment, lines, claims, scores, about, figures, warnings)
+    return Section(experiment, lines, sentences, claims, scores, about, figures, warnings)
 
 
 def _state(places: Iterable[Path]) -> object:

@@ -15,7 +15,7 @@ from bsvi.report.experiments import Experiment, settings
 from bsvi.report.runs import Warned
 from bsvi.report.style import Drawn, palette, to_svg
 from bsvi.report.tables import slug
-from bsvi.report.words import best_row, counts, summary
+from bsvi.report.words import best_row, counts
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Section:
 
     experiment: Experiment
     lines: list[Line]
+    sentences: list[str]
     claims: list[Table]
     scores: list[Table]
     about_runs: list[Table]
@@ -103,7 +104,7 @@ time.</p></section>"""
 
 def _section(section: Section) -> str:
     experiment, anchor = section.experiment, slug(section.experiment.name)
-    sentences = "".join(f"<p>{_code(sentence)}</p>" for sentence in summary(experiment, section.lines))
+    sentences = "".join(f"<p>{_code(sentence)}</p>" for sentence in section.sentences)
     figures = "".join(map(_figure, section.figures))
     first, rest = section.scores[:1], section.scores[1:]
     parts = [
@@ -127,8 +128,9 @@ def _tiles(section: Section) -> str:
         tiles.append(
             ("", plain(sum(means) / len(means)), f"{'' if alone else 'best '}test log-likelihood: {best.label}")
         )
-    tiles += [(HOLDS, str(found[HOLDS]), "claims hold"), (NOT_SHOWN, str(found[NOT_SHOWN]), "not shown")]
-    tiles.append((CONTRADICTED if found[CONTRADICTED] else "", str(found[CONTRADICTED]), "contradicted"))
+    if section.lines:
+        tiles += [(HOLDS, str(found[HOLDS]), "claims hold"), (NOT_SHOWN, str(found[NOT_SHOWN]), "not shown")]
+        tiles.append((CONTRADICTED if found[CONTRADICTED] else "", str(found[CONTRADICTED]), "contradicted"))
     done = sum(run.result is not None for run in section.experiment.runs)
     tiles.append(("", f"{done}/{len(section.experiment.runs)}", "runs ended"))
     cells = "".join(

@@ -45,6 +45,7 @@ def cost_table(experiment: Experiment) -> Table | None:
 def runs_table(experiment: Experiment) -> Table:
     """Every run: state, steps, best validation bound, and where it lies."""
     cells = []
+    origins = any(run.origin for run in experiment.runs)
     for row in experiment.rows:
         for run in row.runs:
             best = number((run.result or {}).get("best_valid_bound"))
@@ -56,17 +57,18 @@ def runs_table(experiment: Experiment) -> Table:
             cells.append(
                 [
                     Cell(row.label),
-                    Cell(str(run.seed), {"": run.seed}),
+                    Cell(str(run.seed), {"": run.seed}) if "seed" in run.config else Cell(),
                     Cell(run.state, mark=run.state),
                     Cell(f"{run.steps:,}", {"": run.steps}),
                     _cell(best, 2),
                     _cell(seconds and seconds / 60, 1),
                     Cell(str((run.result or {}).get("stopped", MISSING))),
+                    *([Cell(run.origin or MISSING)] if origins else []),
                     Cell(str(run.path)),
                 ]
             )
     titles = [("Model", False), ("seed", True), ("state", False), ("steps", True), ("best validation bound", True)]
-    titles += [("minutes", True), ("stopped by", False), ("folder", False)]
+    titles += [("minutes", True), ("stopped by", False)] + [("origin", False)] * origins + [("folder", False)]
     return Table(
         name=f"{slug(experiment.name)}-runs",
         title=f"Runs, {experiment.name}",

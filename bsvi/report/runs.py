@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 import zipfile
 import zlib
@@ -73,6 +74,9 @@ class Run:
     pictures: list[Path]  # of `bsvi sample`, that of the latent first
     active: bool  # a line was written lately
     warnings: list[Warned]
+    own: bool = (
+        False  # made by bsvi.train(run=...) with a user's own model: method, seed, experiment are from its place
+    )
 
     @property
     def experiment(self) -> str:
@@ -85,6 +89,19 @@ class Run:
     @property
     def seed(self) -> int:
         return int(number(self.config.get("seed")) or 0)
+
+    @property
+    def origin(self) -> str:
+        """The run it went on from (`--fork`) or took its weights from (`--from`), in words; '' for neither."""
+        origin = self.part("origin")
+        if not origin:
+            return ""
+        start = "fork of" if origin.get("how") == "fork" else "weights of"
+        parts = [f"{start} {origin.get('folder', 'an unnamed folder')}"]
+        parts += [str(origin[name]) for name in ("method",) if origin.get(name)]
+        parts += [f"step {origin['step']}"] if origin.get("step") is not None else []
+        parts += [f"sha256 {str(origin['weights'])[:12]}"] if origin.get("weights") else []
+        return ", ".join(parts)
 
     def part(self, name: str) -> dict[str, Any]:
         """A part of the configuration such as `data` or `versions`; empty where it is missing or not a table."""
@@ -137,28 +154,54 @@ def number(value: Any) -> float | None:
 
 
 def find_runs(places: Iterable[Path]) -> list[Path]:
-    """The run folders (those with a config.json) at or below the places, sorted and without doubles."""
+    """The run folders (those with a config.json or a metrics.jsonl) at or below the places, sorted and without doubles."""
     found: dict[Path, Path] = {}
     for place in places:
-        for config in sorted(Path(place).rglob("config.json")):
-            found.setdefault(config.parent.resolve(), config.parent)
+        for name in ("config.json", "metrics.jsonl"):
+            for path in sorted(Path(place).rglob(name)):
+                found.setdefault(path.parent.resolve(), path.parent)
     return sorted(found.values())
 
 
 def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Warned]]:
-    """Every run below the places that can be read, and warnings about the rest."""
+    """Every run below the places that can be read, and a warning about each of the rest."""
     runs: list[Run] = []
     warnings: list[Warned] = []
     for folder in find_runs(places):
-        config, problem = _json(folder / "config.json")
-        if not isinstance(config, dict) or "method" not in config:
-            warnings.append(Warned(str(folder), problem or "config.json names no method: the folder is left out"))
-            continue
-        runs.append(_read(folder, config))
+        try:
+            runs.append(_read(folder))
+        except Exception as error:  # whatever it is: one bad folder must not cost the reader all the others
+            text = str(error) if isinstance(error, LeftOut) else f"{type(error).__name__}: {error}"
+            warnings.append(Warned(str(folder), f"{text}: the folder is left out"))
     return runs, warnings
 
 
-def _read(folder: Path, config: dict[str, Any]) -> Run:
+class LeftOut(ValueError):
+    """Why a folder is no run that can be shown."""
+
+
+def _about(folder: Path) -> tuple[dict[str, Any], bool]:
+    """The configuration, and whether the run is a user's own, whose method, seed and experiment are read off its place.
+
+    `bsvi.train(run=...)` writes no config.json, and a user may have put another one there. Like the folders of `bsvi
+    train`, EXPERIMENT/METHOD-seedN is then what it says; any other name is a method of its own.
+    """
+    config, problem = _json(folder / "config.json") if (folder / "config.json").exists() else ({}, None)
+    if not isinstance(config, dict):
+        raise LeftOut(problem or "config.json is not a table of settings")
+    if "method" in config:
+        return config, False
+    if not any((folder / name).exists() for name in ("metrics.jsonl", "result.json")):
+        raise LeftOut("config.json names no method, and there are no metrics")
+    place = folder.resolve()
+    name = re.fullmatch(r"(.+)-seed(\d{1,9})", place.name)
+    about: dict[str, Any] = {"experiment": place.parent.name or "unnamed", "method": name[1] if name else place.name}
+    about |= {"seed": int(name[2])} if name else {}
+    return {"config": config} | about | config, True
+
+
+def _read(folder: Path) -> Run:
+    config, own = _about(folder)
     warnings: list[Warned] = []
 
     def warn(text: str | None) -> None:
@@ -191,6 +234,7 @@ def _read(folder: Path, config: dict[str, Any]) -> Run:
         pictures=[*sorted(folder.glob("samples/latents.png")), *sorted(folder.glob("samples*.png"))],
         active=_age(folder / "metrics.jsonl") < QUIET_AFTER,
         warnings=warnings,
+        own=own,
     )
 
 

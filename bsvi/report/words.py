@@ -15,10 +15,12 @@ def summary(experiment: Experiment, lines: list[Line]) -> list[str]:
     sentences = [_scope(experiment)]
     best = best_row(experiment)
     if best is None:
-        sentences.append("No run has test scores yet: `bsvi evaluate RUN` makes them.")
+        own = all(run.own for run in experiment.runs)
+        how = "bsvi.evaluate(model, batches).save(FOLDER)" if own else "bsvi evaluate RUN"
+        sentences.append(f"No run has test scores yet: `{how}` makes them.")
     else:
         sentences += [_best(experiment, best), *_choice(experiment, best), *_against(experiment, best)]
-        sentences += [*_doubts(experiment), _claims(experiment, lines)]
+        sentences += [*_doubts(experiment), *([_claims(experiment, lines)] if lines else [])]
     return sentences
 
 

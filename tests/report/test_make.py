@@ -1,5 +1,6 @@
 """make_report(): one command, one folder; it survives whatever lies in the run folders, and follows runs that go on."""
 
+import importlib
 import json
 import os
 import re
@@ -147,6 +148,40 @@ def test_partial_runs_make_a_page_with_warnings(tmp_path):
     ):
         assert expected in words
     assert "could not be made" not in words
+
+
+def refuse(monkeypatch, name, bad):
+    """The function of that name, which now raises where `bad` says so."""
+    module, function = name.rsplit(".", 1)
+    real = getattr(importlib.import_module(module), function)
+
+    def refusing(*arguments):
+        if bad(*arguments):
+            raise ValueError("a shape that nobody has")
+        return real(*arguments)
+
+    monkeypatch.setattr(name, refusing)
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("broken", ["huge", "digit", "read", "group"])
+def test_one_bad_run_folder_is_a_named_warning_and_the_others_are_shown(tmp_path, monkeypatch, broken):
+    make_runs(tmp_path / "runs", ("vae", "bsvi"), (0, 1), steps=100)
+    bad = make_run(tmp_path / "runs", "svi", 0, steps=100)
+    if broken == "huge":
+        (bad / "result.json").write_text(json.dumps({"steps": 10**400, "seconds": 10**400}))
+    elif broken == "digit":
+        scores = json.loads((bad / "scores.json").read_text())
+        scores["test"]["iwae"] = {"²": {"mean": 1.0}}
+        (bad / "scores.json").write_text(json.dumps(scores))
+    elif broken == "read":
+        refuse(monkeypatch, "bsvi.report.runs._scores", lambda folder, *_: folder == bad)
+    else:
+        refuse(monkeypatch, "bsvi.report.make.group", lambda runs: any(run.path == bad for run in runs))
+    words = " ".join(Parsed(make_report([tmp_path / "runs"], tmp_path / "out").read_text()).text)
+    assert "BSVI-k has the highest test" in words and "could not be made" not in words
+    if broken in ("read", "group"):
+        assert str(bad) in words and "the folder is left out" in words
 
 
 def strange(value, noise):

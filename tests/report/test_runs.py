@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+import bsvi
 from bsvi.report.experiments import group
+from bsvi.report.run_tables import runs_table
 from bsvi.report.runs import find_runs, read_runs
 from tests.report.made_runs import make_run, make_runs
 
@@ -133,3 +136,57 @@ def test_scores_of_a_run_that_has_not_ended_are_warned_about(tmp_path):
     (folder / "result.json").unlink()
     (experiment,) = group(read_runs([tmp_path])[0])
     assert "before its training had ended" in experiment.warnings[0].text
+
+
+def test_runs_of_a_users_own_model_are_shown(tmp_path):
+    decoder = torch.nn.Bilinear(3, 2, 1)
+    model = bsvi.VAE(torch.nn.Linear(3, 4), lambda x, z: -decoder(x, z).square().sum(-1))
+    settings, folder = bsvi.Training(steps=4, log_every=2), tmp_path / "mine" / "first-try"
+    bsvi.train(model, bsvi.objective("bsvi", k=2), [torch.ones(5, 3)], settings=settings, run=folder)
+    (run,), warnings = read_runs([tmp_path])
+    assert warnings == [] and not (folder / "config.json").exists()
+    assert (run.own, run.experiment, run.method, run.state, run.steps) == (True, "mine", "first-try", "trained", 4)
+    (experiment,) = group([run])
+    assert [row.label for row in experiment.rows] == ["first-try"]
+    assert [cell.text for cell in runs_table(experiment).rows[0][:4]] == ["first-try", "–", "trained", "4"]
+
+
+def test_an_own_run_takes_method_and_seed_from_its_place_and_settings_from_its_own_config(tmp_path):
+    for seed in (3, 4):
+        (make_run(tmp_path, "bsvi", seed, steps=100) / "config.json").unlink()
+    other = make_run(tmp_path, "vae", 0, steps=100)
+    (other / "config.json").write_text('{"width": 64, "comment": "mine"}')
+    runs, warnings = read_runs([tmp_path])
+    assert warnings == [] and [(run.method, run.seed) for run in runs] == [("bsvi", 3), ("bsvi", 4), ("vae", 0)]
+    (experiment,) = group(runs)
+    assert [row.label for row in experiment.rows] == ["VAE (comment = mine, width = 64)", "BSVI-k"]
+
+
+def test_own_runs_of_one_name_are_neither_pooled_nor_left_out(tmp_path):
+    for place in ("a", "b"):
+        folder = make_run(tmp_path / place, "vae", 0, steps=100)
+        (folder / "config.json").unlink()
+        folder.rename(folder.parent / "model")
+    (experiment,) = group(read_runs([tmp_path])[0])
+    assert [len(row.runs) for row in experiment.rows] == [1, 1] and experiment.warnings == []
+
+
+def test_the_origin_of_a_run_is_shown_and_keeps_it_apart(tmp_path):
+    for seed in (0, 1):
+        make_run(tmp_path / "a", "bsvi", seed, steps=100)
+    folder = make_run(tmp_path / "b", "bsvi", 2, steps=100)
+    config = json.loads((folder / "config.json").read_text())
+    origin = {"folder": "runs/digits/vae-seed0", "step": 500, "weights": "ab" * 32, "method": "vae", "how": "from"}
+    (folder / "config.json").write_text(json.dumps(config | {"origin": origin}))
+    (experiment,) = group(read_runs([tmp_path])[0])
+    assert [row.label for row in experiment.rows] == ["BSVI-k", "BSVI-k (origin = from vae)"]
+    table = runs_table(experiment)
+    at = [column.name for column in table.columns].index("origin")
+    assert [row[at].text for row in table.rows] == [
+        "–",
+        "–",
+        "weights of runs/digits/vae-seed0, vae, step 500, sha256 abababababab",
+    ]
+    (folder / "config.json").write_text(json.dumps(config | {"origin": "elsewhere"}))
+    (experiment,) = group(read_runs([tmp_path])[0])
+    assert "origin" not in [column.name for column in runs_table(experiment).columns]
