@@ -207,17 +207,13 @@ class Run:
         except FileNotFoundError:
             return b""
 
-    def copy_state(self, source: "Run", limit: int = 1 << 40) -> bool:
-        """Begin with the newest whole state of another run and its metrics so far; False where it has none."""
-        found = source.find(limit)
+    def copy_state(self, source: "Run", found: "tuple[dict[str, Tensor], dict[str, Any]]") -> None:
+        """Begin with a state that was found in another run, and its metrics so far."""
         self.warnings += source.warnings
-        if found is None:
-            return False
         tensors, scalars = found
         self._pending = [source._read_metrics(scalars["metrics_end"])]
         if not self.save(scalars["step"], tensors, scalars):
             raise RunError(f"{self.folder} could not be written: {self.warnings[-1]}")
-        return True
 
     def _check_identity(self, path: Path, theirs: Any) -> None:
         ours = self.identity

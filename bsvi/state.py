@@ -37,28 +37,41 @@ class Looks:
         return 0 < patience <= self.since
 
 
-def keep_best(model: nn.Module, objective: nn.Module) -> dict[str, Tensor]:
-    """Copies of the weights and of pi, which belong together, by their names in a checkpoint."""
-    kept = {f"{BEST[0]}{name}": value.detach().clone() for name, value in model.state_dict().items()}
-    return kept | {f"{BEST[1]}{name}": value.detach().clone() for name, value in objective.state_dict().items()}
+def make_optimizer(model: nn.Module, objective: nn.Module, lr: float = 1e-3) -> torch.optim.Optimizer:
+    """AMSGrad over theta, phi and pi."""
+    return torch.optim.Adam([*model.parameters(), *objective.parameters()], lr=lr, amsgrad=True)
 
 
-def put_best(best: dict[str, Tensor], model: nn.Module, objective: nn.Module) -> None:
-    """Weights and pi of the best step into model and objective."""
-    model.load_state_dict(part(best, BEST[0]))
-    if lacks_pi(best, objective):  # the last one, then
-        return
-    objective.load_state_dict(part(best, BEST[1]))
+class Best:
+    """The weights of the best step and pi of the same step, as they belong together; empty before the first look."""
 
+    def __init__(self, tensors: dict[str, Tensor] | None = None) -> None:
+        self.tensors = tensors or {}  # by their names in a checkpoint
 
-def lacks_pi(best: dict[str, Tensor], objective: nn.Module) -> bool:
-    """Whether these come from an older checkpoint, which had the best weights without pi."""
-    return bool(best) and bool(objective.state_dict()) and not part(best, BEST[1])
+    @classmethod
+    def of(cls, model: nn.Module, objective: nn.Module) -> "Best":
+        """Copies of what there is now."""
+        kept = {f"{BEST[0]}{name}": value.detach().clone() for name, value in model.state_dict().items()}
+        pi = {f"{BEST[1]}{name}": value.detach().clone() for name, value in objective.state_dict().items()}
+        return cls(kept | pi)
 
+    def __bool__(self) -> bool:
+        return bool(self.tensors)
 
-def share_best(best: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What model.safetensors holds: the weights by their own names, and the objective's (pi) as ``objective.NAME``."""
-    return {f"objective.{name}": value for name, value in part(best, BEST[1]).items()} | part(best, BEST[0])
+    def put(self, model: nn.Module, objective: nn.Module) -> None:
+        """Into the model, and into the objective unless the checkpoint is too old to have it."""
+        model.load_state_dict(part(self.tensors, BEST[0]))
+        if not self.lacks_pi(objective):
+            objective.load_state_dict(part(self.tensors, BEST[1]))
+
+    def lacks_pi(self, objective: nn.Module) -> bool:
+        """Whether this comes from an older checkpoint, which had the best weights without pi."""
+        return bool(self and objective.state_dict() and not part(self.tensors, BEST[1]))
+
+    def shared(self) -> dict[str, Tensor]:
+        """What model.safetensors holds: the weights by their own names, and the objective's (pi) as ``objective.NAME``."""
+        pi = {f"objective.{name}": value for name, value in part(self.tensors, BEST[1]).items()}
+        return pi | part(self.tensors, BEST[0])
 
 
 def capture(
@@ -68,12 +81,12 @@ def capture(
     meter: Meter,
     looks: Looks,
     seconds: float,
-    best: dict[str, Tensor],
+    best: Best,
 ) -> State:
     """Tensors and scalars of parameters, BatchNorm buffers, pi, optimiser, random state, running averages, early stopping."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
-    tensors |= best
+    tensors |= best.tensors
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
     if meter.steps:
@@ -94,8 +107,8 @@ def restore(
     optimizer: torch.optim.Optimizer,
     meter: Meter,
     looks: Looks,
-) -> tuple[int, float, dict[str, Tensor]]:
-    """Put a captured state back in place; returns step, seconds so far and what ``keep_best`` kept. A Misfit changes nothing."""
+) -> tuple[int, float, Best]:
+    """Put a captured state back in place; returns step, seconds so far and the best weights. A Misfit changes nothing."""
     tensors, scalars = saved
     check_fit(tensors, model, objective, optimizer)
     try:
@@ -121,7 +134,7 @@ def restore(
     torch.set_rng_state(tensors["random.cpu"])
     if device.type == "cuda" and "random.cuda.0" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda.0"], device)
-    return step, seconds, {name: value.to(device) for name, value in tensors.items() if name.startswith(BEST)}
+    return step, seconds, Best({name: value.to(device) for name, value in tensors.items() if name.startswith(BEST)})
 
 
 def check_fit(
@@ -131,7 +144,7 @@ def check_fit(
     must = {f"model.{name}": value for name, value in model.state_dict().items()}
     must |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
     must["random.cpu"] = torch.get_rng_state()
-    may = keep_best(model, objective)
+    may = Best.of(model, objective).tensors
     may["meter"] = torch.zeros(len(NAMES), dtype=torch.float64)
     for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
         may |= {f"optimizer.{index}.{name}": parameter for name in MOMENTS}

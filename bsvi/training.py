@@ -15,7 +15,7 @@ from bsvi.model import Model
 from bsvi.objectives import BadInput, Objective
 from bsvi.runs import Run, RunError
 from bsvi.signals import Signals
-from bsvi.state import Looks, State, capture, infinite, keep_best, lacks_pi, put_best, restore, share_best, size_limit
+from bsvi.state import Best, Looks, State, capture, infinite, make_optimizer, restore, size_limit
 from bsvi.streams import Stream, following, starting_at, unpack
 from bsvi.team import Team
 from bsvi.validation import VALIDATION_SEED as VALIDATION_SEED
@@ -100,15 +100,15 @@ def train(
     if isinstance(run, str | Path):
         with Run(run) if team.first else nullcontext() as opened:
             return train(model, objective, batches, valid, settings, opened, watcher, config, team)
-    optimizer = torch.optim.Adam([*model.parameters(), *objective.parameters()], lr=settings.lr, amsgrad=True)
+    optimizer: torch.optim.Optimizer = make_optimizer(model, objective, settings.lr)
     meter, looks = Meter(), Looks()
     step, before = 0, 0.0
-    best: dict[str, Tensor] = {}
+    best = Best()
     saved = team.found(lambda: run.load(size_limit(model, objective)) if isinstance(run, Run) else None)
     stream = starting_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
     if saved is not None:
         step, before, best = restore(saved, model, objective, optimizer, meter, looks)
-        older = "; pi of the best step is not in this older checkpoint" if lacks_pi(best, objective) else ""
+        older = "; pi of the best step is not in this older checkpoint" if best.lacks_pi(objective) else ""
         tell(run, watcher, f"resumed at step {step}{older}")
     watcher.start(step)
     if not model.training:
@@ -138,9 +138,9 @@ def train(
                 bound, first = found
                 improved, unsaved = looks.take(step, bound), True
                 if improved:
-                    best = keep_best(model, objective)
+                    best = Best.of(model, objective)
                     if run is not None:
-                        run.save_model(share_best(best), config or {}, step)
+                        run.save_model(best.shared(), config or {}, step)
                 seconds = before + time.monotonic() - start
                 line = {"split": "valid", "step": step, "seconds": seconds, "bound": bound, "best": improved}
                 if run is not None:
@@ -198,10 +198,10 @@ def train(
             stopped=stopped,
             decoder_calls=step * objective.decoder_calls,
         )
-        ended = share_best(best or keep_best(model, objective))
+        ended = (best or Best.of(model, objective)).shared()
         team.found(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))
         if result.finished and best:
-            put_best(best, model, objective)
+            best.put(model, objective)
     return result
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from bsvi.bench.devices import DEVICES, find_device
-from bsvi.commands import train
-from bsvi.config import EXPERIMENTS, Experiment, MethodName
+from bsvi.commands.train_flags import experiment_of
+from bsvi.commands.train_flags import parse as parse_train
+from bsvi.config import EXPERIMENTS, MethodName
 
 if TYPE_CHECKING:
     from bsvi.commands.train_flags import Command
@@ -72,7 +73,7 @@ def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"
         value = getattr(arguments, flag)
         if value is not None and not value >= least:
             raise ValueError(f"--{flag} must be at least {least}, got {value}")
-    return {name: train.parse([arguments.experiment, *rest, "--method", name]) for name in dict.fromkeys(names)}
+    return {name: parse_train([arguments.experiment, *rest, "--method", name]) for name in dict.fromkeys(names)}
 
 
 def nearest(word: str, known: Any) -> str:
@@ -133,10 +134,6 @@ def make(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan
         where = f"{name} of this machine, {started.threads} threads, compile {started.compile}, {arguments.clock} time"
     seconds = {method: pace.of(one, images, evaluation) for method, one in experiments.items()}
     return make_plan(e, experiments, where, counts, seconds, evaluation, seeds, arguments.devices, basis)
-
-
-def experiment_of(command: "Command") -> Experiment:
-    return Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
 
 
 def start(name: Any, command: "Command", clock: str) -> Any:

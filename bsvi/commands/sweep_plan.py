@@ -5,7 +5,8 @@ import json
 import time
 from functools import partial
 
-from bsvi.commands import train
+from bsvi.commands.train_flags import experiment_of
+from bsvi.commands.train_flags import parse as parse_train
 from bsvi.sweep import Job, is_scored
 
 METHODS = ("vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
@@ -22,14 +23,14 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
             folder = arguments.runs / arguments.experiment / f"{name}-seed{seed}"
             words = [arguments.experiment, "--method", name, "--seed", str(seed), "--out", str(folder), *rest]
             words += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
-            command = train.parse(words)  # a wrong flag is told now, not in eight log files
+            command = parse_train(words)  # a wrong flag is told now, not in eight log files
             evaluate = ["evaluate", str(folder), "--k", str(arguments.k), "--quiet"]
             evaluate += ["--device", command.device, "--compile", command.compile]
             evaluate += ["--examples", str(arguments.examples)] if arguments.examples else []
             evaluate += ["--iwae", *map(str, arguments.iwae)] if arguments.iwae is not None else []
             evaluate += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
             scored = partial(is_scored, folder, arguments.k, arguments.examples, arguments.iwae)
-            jobs.append(Job(command, folder, ["train", *words, "--quiet"], evaluate, scored))
+            jobs.append(Job(experiment_of(command), folder, ["train", *words, "--quiet"], evaluate, scored))
     return jobs
 
 

@@ -3,21 +3,19 @@
 import contextlib
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bsvi import runtime
-from bsvi.commands.about import check_same, describe, identity, stored_about, versions
+from bsvi.commands.about import stored_about
 from bsvi.commands.together import SIGNAL_CODES, Stopped, heard, joined, silent, stopped_at_once, told
-from bsvi.commands.train_flags import Command, parse
+from bsvi.commands.train_flags import Command, experiment_of, parse
+from bsvi.commands.train_start import begin, check_words, default_folder
 from bsvi.config import Experiment
 from bsvi.runs import Run, RunError
 from bsvi.team import Place, Team, leave
 from bsvi.team import place as this_place
-
-if TYPE_CHECKING:
-    from bsvi.experiments import Built
 
 
 def main(words: list[str]) -> int:
@@ -31,23 +29,27 @@ def train_at(place: Place | None, words: list[str]) -> int:
         with stopped_at_once(place), heard(place):
             with silent(place):
                 command = parse(words)
-            experiment = Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
+            experiment = experiment_of(command)
             check_shares(experiment, place)
             with joined(place, command.device) as team, contextlib.ExitStack() as held:
                 run = Run(command.fork or command.out or default_folder(experiment))
                 if team.found(lambda: finished_before(run, experiment)):
                     return 0
-                # before torch is imported, where one process trains alone: a second one is refused at once
-                team.found(lambda: held.enter_context(run) and None)
-                return train_in(run, command, experiment, team)
+                team.found(lambda: check_words(command, run))
+                taken: list[Run] = []
+
+                def take() -> None:
+                    if not taken:
+                        taken.append(held.enter_context(run))
+
+                if team.found(lambda: os.path.lexists(run.folder / "lock")):
+                    # before torch is imported, where one process trains alone: a second one is refused at once
+                    team.found(take)
+                return train_in(run, command, experiment, team, take)
     except Stopped as stopped:
         if place is None or place.rank == 0:
             print(f"stopped by {stopped} before the first step; run the same command again to go on")
         return SIGNAL_CODES[str(stopped)]
-
-
-def default_folder(e: Experiment) -> Path:
-    return Path("runs") / e.experiment / f"{e.method}-seed{e.seed}"
 
 
 def check_shares(experiment: Experiment, place: Place | None) -> None:
@@ -73,8 +75,8 @@ def finished_before(run: Run, experiment: Experiment) -> bool:
     return result is not None
 
 
-def train_in(run: Run, command: Command, experiment: Experiment, team: Team) -> int:
-    """Train in a run folder that this process, or the first of its team, owns; returns the exit code."""
+def train_in(run: Run, command: Command, experiment: Experiment, team: Team, take: Callable[[], None]) -> int:
+    """Train in a run folder that this process, or the first of its team, owns or will ``take``; returns the exit code."""
     team.found(lambda: stored_about(run, experiment))
 
     from bsvi import experiments
@@ -85,7 +87,7 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team) -> 
     quiet = command.quiet or not team.first
     built = team.in_turn(lambda: experiments.build(experiment, started.device, command.data_dir, progress=not quiet))
     built = replace(built, rank=team.rank, size=team.size)
-    about = team.found(lambda: begin(run, command, experiment, built, started))
+    about = team.found(lambda: begin(run, command, experiment, built, started, take))
     title = f"{experiment.experiment} {experiment.method} seed {experiment.seed}"
     settings = built.training(time_limit=command.time_limit, save_every=command.save_every)
     words = (built.batches, built.valid, settings)
@@ -114,35 +116,6 @@ def exit_code(result: Any) -> int:
     return 0 if result.finished else SIGNAL_CODES.get(result.stopped, 0)
 
 
-def begin(run: Run, command: Command, experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:
-    """Write config.json, or check that it is that of this run; returns what it says."""
-    stored, about = stored_about(run, experiment), describe(experiment, built, started)
-    if stored is not None:
-        check_same(run, stored, about)
-        about = stored
-    run.identity = identity(about)
-    if stored is None:
-        if command.fork is not None:
-            start_fork(run, command.out or default_folder(experiment), built)
-        run.write("config.json", about)
-    together = f", {built.size} processes" if built.size > 1 else ""
-    run.note(
-        f"process {os.getpid()}: {experiment.experiment} {experiment.method} seed {experiment.seed}, torch "
-        f"{versions()['torch']}, {started.device}, {started.threads} threads{together}"
-    )
-    return about
-
-
-def start_fork(run: Run, source: Path, built: "Built") -> None:
-    """Take over the newest whole checkpoint of another run, and its metrics so far."""
-    from bsvi.state import size_limit
-
-    if source.resolve() == run.folder.resolve():
-        raise RunError(f"--fork {run.folder} is the run itself; name a new folder")
-    if not run.copy_state(Run(source), size_limit(built.model, built.objective)):
-        raise RunError(f"{source} has no checkpoint to fork from; name a run that has one with --out or --resume")
-
-
 def report(run: Run, result: dict[str, Any], how: str) -> None:
     bound = result["best_valid_bound"]
     best = f"best validation bound {bound:.3f} at step {result['best_step']}" if bound is not None else "no validation"
@@ -161,8 +134,6 @@ def make_loggers(command: Command, run: Run, about: dict[str, Any]) -> list[Any]
     from bsvi.watch import TensorBoard, Wandb
 
     if command.logger == "wandb":
-        if importlib.util.find_spec("wandb") is None:
-            raise RunError("--logger wandb needs the extra: pip install 'bsvi[wandb]'")
         return [Wandb(run.folder, about)]
     if command.logger == "tensorboard" and importlib.util.find_spec("tensorboard") is not None:
         return [TensorBoard(run.folder)]

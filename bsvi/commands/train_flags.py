@@ -29,6 +29,11 @@ class Command(Experiment):
     quiet: bool = Field(False, description="print nothing but the result")
 
 
+def experiment_of(command: Command) -> Experiment:
+    """The experiment of a command, without what is of this machine and moment."""
+    return Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
+
+
 def parse(words: list[str]) -> Command:
     """The command from its words: EXPERIMENT or --resume RUN first, then flags; --config file.toml sits between.
 

@@ -15,11 +15,14 @@ import time
 
 import pytest
 import torch
+from safetensors import safe_open
 
+import bsvi
 from bsvi.cli import main
 from bsvi.runs import Run
 from tests.training import faults
-from tests.training.children import METHODS, Child, ending, train_through, train_words, whole_checkpoints
+from tests.training.children import METHODS, TINY, Child, ending, train_through, train_words, whole_checkpoints
+from tests.training.small import batches, make, settings
 from tests.training.test_config import time_of_children
 
 
@@ -137,7 +140,7 @@ def test_a_signal_at_start_up_has_its_exit_code_too(tmp_path, name, code):
     child.signal(getattr(signal, name))
     assert child.wait() == code, child.said()
     assert f"stopped by {name} before the first step; run the same command again" in child.said()
-    assert (tmp_path / "run" / "lock").read_bytes() == b""  # given back
+    assert not (tmp_path / "run").exists()
 
 
 def stall_in_start_up():
@@ -275,6 +278,58 @@ def test_a_fork_into_other_networks_is_refused_with_the_keys(tmp_path, reference
     assert "does not fit this model" in line and "(16,) float32, not (17,) float32" in line
     child = Child(train_words(tmp_path / "none", "--fork", str(tmp_path / "other")), tmp_path / "other")
     assert child.wait() == 1 and "none has no checkpoint to fork from" in child.said()
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_a_fork_says_where_it_comes_from(tmp_path, reference):
+    from bsvi.checkpoint import digest, unpack
+    from bsvi.state import part
+
+    reference("bsvi")
+    source = reference.folder / "bsvi"
+    tensors, _ = unpack(Run(source).checkpoints()[0].read_bytes())
+    train_through(source, "--method", "bsvi-sir", "--steps", "44", "--fork", str(tmp_path / "fork"))
+    weights = digest(part(tensors, "model."))
+    origin = {"folder": str(source), "step": 40, "weights": weights, "method": "bsvi", "how": "fork"}
+    assert json.loads((tmp_path / "fork" / "config.json").read_text())["origin"] == origin
+    with safe_open(tmp_path / "fork" / "model.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["bsvi"])["origin"] == origin
+    assert "origin" not in json.loads((source / "config.json").read_text())
+    (tmp_path / "fork" / "result.json").unlink()  # it goes on without another word of where it came from
+    shutil.move(tmp_path / "fork", tmp_path / "moved")
+    assert Child(["train", "--resume", str(tmp_path / "moved"), *TINY.split()[-9:]], tmp_path / "again").wait() == 0
+    assert json.loads((tmp_path / "moved" / "config.json").read_text())["origin"] == origin
+
+
+@pytest.mark.parametrize("kept", ["state-*.ckpt", "result.json", "model.safetensors", "metrics.jsonl", "*"])
+def test_a_folder_of_another_run_without_its_config_is_refused_and_left_as_it_is(tmp_path, reference, capsys, kept):
+    reference("bsvi")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for path in (reference.folder / "bsvi").glob(kept):
+        if path.name not in ("config.json", "lock"):
+            shutil.copy(path, folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for _ in range(2):
+        line = in_process(capsys, train_words(folder, "--method", "bsvi-sir"))
+        assert "belongs to another run" in line or "but no config.json, so whose it is cannot be told" in line
+        assert before == {path: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_folder_of_a_models_own_run_is_not_taken_for_that_of_an_experiment(tmp_path, capsys):
+    model, objective = make("bsvi")
+    bsvi.train(model, objective, batches(), settings=settings(steps=2), run=tmp_path / "mine")
+    before = {path: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    assert "no config.json" in in_process(capsys, train_words(tmp_path / "mine"))
+    assert before == {path: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+
+
+def test_a_run_whose_config_was_lost_goes_on_if_its_checkpoints_say_that_it_is_the_same(tmp_path, reference):
+    expected, folder = reference(), tmp_path / "run"
+    shutil.copytree(reference.folder / "bsvi-sir-pi", folder)
+    (folder / "config.json").unlink()
+    train_through(folder, "--method", "bsvi-sir-pi")
+    assert ending(folder) == expected and (folder / "config.json").exists()
 
 
 def test_damaged_files_of_a_run_are_one_line_each(tmp_path, reference, capsys):
@@ -364,7 +419,9 @@ def test_errors_a_user_can_act_on_are_one_line_and_exit_code_1(tmp_path, capsys)
         ("digits", "--data.name", "no-such-set", "--out", str(tmp_path / "run")): "no data set 'no-such-set'",
         ("digits", "--device", "cuda", "--out", str(tmp_path / "run")): "device cuda was asked for",
         ("digits", "--logger", "wandb", "--out", str(tmp_path / "run")): "--logger wandb needs the extra",
+        ("digits", "--fork", str(tmp_path / "run"), "--out", str(tmp_path / "no")): "has no checkpoint to fork from",
     }.items():
         if "cuda" in words and __import__("torch").cuda.is_available():
             continue
         assert told in in_process(capsys, ["train", *words]), words
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.toml", "file"]  # a failed start leaves nothing
