@@ -32,7 +32,12 @@ Made = TypeVar("Made")
 
 
 def make_report(
-    runs: list[Path], out: Path, watch: bool = False, every: float = 15.0, wait: Callable[[float], None] = time.sleep
+    runs: list[Path],
+    out: Path,
+    watch: bool = False,
+    every: float = 15.0,
+    wait: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """The path of `index.html`, written into `out` beside tables/ (Markdown, LaTeX, CSV) and figures/ (PNG, PDF).
 
@@ -41,6 +46,7 @@ def make_report(
            figures' files are written at the end
     every  seconds between looks at the runs; longer if writing takes long, so that it costs the runs at most a tenth
     wait   how to wait, for tests
+    say    gets a line on what watching does: at its start, for every page written, and at its end
 
     >>> make_report([], Path("report"))
     Traceback (most recent call last):
@@ -55,16 +61,29 @@ def make_report(
     if not watch:
         _check(places)
         return _write(places, out, reload=0.0)
+    page = out / "index.html"
+    say(
+        f"watching {', '.join(map(str, places))}: {page} is written again when a run has changed, an open one reloads itself"
+    )
+    say(f"a look every {every:g} s; Ctrl-C ends it and writes the files of the figures")
     seen: object = None
     try:
         while True:
             start, now = time.monotonic(), _state(places)
             if now != seen:
-                _write(places, out, reload=every)
+                _write(places, out, reload=every, say=say)
                 seen = now
             wait(max(every, 9 * (time.monotonic() - start)))
     except KeyboardInterrupt:
+        say("ending: the last page and the files of the figures are being written")
         return _write(places, out, reload=0.0)
+
+
+def _count(runs: list[Run]) -> str:
+    """'8 runs, 2 of them running', or that there are none yet."""
+    states = [run.state for run in runs]
+    text = f"{len(states)} run{'s' * (len(states) != 1)}" if states else "no runs yet"
+    return f"{text}, {states.count('running')} of them running" if "running" in states else text
 
 
 def _check(places: list[Path]) -> None:
@@ -77,19 +96,21 @@ def _check(places: list[Path]) -> None:
             )
 
 
-def _write(places: list[Path], out: Path, reload: float) -> Path:
+def _write(places: list[Path], out: Path, reload: float, say: Callable[[str], None] = lambda line: None) -> Path:
     runs, warnings = read_runs(places)
     with styled():
         sections = [_section(experiment) for experiment in _group(runs, warnings)]
         for section in sections:
             for table in (*section.claims, *section.scores, *section.about_runs):
                 for suffix, write in _WRITERS.items():
-                    _save(out / "tables" / f"{table.name}.{suffix}", write(table).encode())
+                    _save(out / "tables" / f"{table.name}.{suffix}", write(table).encode(errors="replace"))
             for drawn in section.figures if not reload else ():
                 for kind in ("png", "pdf"):
                     _save(out / "figures" / f"{drawn.name}.{kind}", to_bytes(drawn.figure, kind))
         page = to_page(sections, tables.papers_tables(), warnings, reload)
-    return _save(out / "index.html", page.encode())
+    path = _save(out / "index.html", page.encode(errors="replace"))
+    say(f"{time.strftime('%H:%M:%S')} written: {_count(runs)}{f', {len(warnings)} left out' if warnings else ''}")
+    return path
 
 
 def _group(runs: list[Run], warnings: list[Warned]) -> list[Experiment]:

@@ -146,9 +146,10 @@ def _tables(tables: list[Table]) -> str:
 
 def _table(table: Table) -> str:
     kinds = [("Markdown", "md", render.to_markdown), ("LaTeX", "tex", render.to_latex), ("CSV", "csv", render.to_csv)]
+    texts = [(name, suffix, quote(write(table), errors="replace")) for name, suffix, write in kinds]
     links = ", ".join(
-        f'<a download="{table.name}.{suffix}" href="data:text/plain;charset=utf-8,{quote(write(table))}">{name}</a>'
-        for name, suffix, write in kinds
+        f'<a download="{table.name}.{suffix}" href="data:text/plain;charset=utf-8,{text}">{name}</a>'
+        for name, suffix, text in texts
     )
     return f'{render.to_html(table)}<p class="files">This table as {links}</p>'
 
@@ -192,7 +193,7 @@ def _settings(experiment: Experiment) -> str:
                 for key, value in (settings(run) | about).items()
             )
             name = f"Settings of {row.label}" if row.variant else "Settings that the runs share"
-            anchor = slug(f"{experiment.name} settings {row.label if row.variant else ''}")
+            anchor = f"{slug(experiment.name)}-settings" + (f"-{slug(row.label)}" if row.variant else "")
             parts.append(
                 f'<details id="{anchor}"><summary>{html.escape(name)}</summary><dl class="settings">{rows}</dl></details>'
             )

@@ -1,7 +1,9 @@
 """The report's tables, in the paper's layout: scores, IWAE comparison, paired differences, claims."""
 
+import hashlib
 import math
 import re
+import unicodedata
 from dataclasses import replace
 
 from bsvi.report import paper
@@ -12,16 +14,24 @@ from bsvi.report.measures import rows_difference
 
 REFERENCES = ("vae", "iwae", "svi", "bsvi")  # the methods that others are compared with
 _SETS = {"test": "Test set", "train": "Training set", "valid": "Validation set"}
+_LONGEST_NAME = 100  # bytes: a file's name may have 255, and ours go on
+_PAGES_OWN = ("main", "notes", "page", "pause", "the-paper", "zoom")  # anchors that an experiment must not take
 _OURS, _PAPERS = "these runs", "the paper"
 
 
 def slug(text: str) -> str:
-    """A text as the name of a file or an anchor.
+    """A text as the name of a file or an anchor: letters of any script, and a checksum wherever something was lost.
 
-    >>> slug("Omniglot (small)/β")
-    'omniglot-small'
+    Two names never share a file: neither two of another script, nor two that differ in signs, case or length.
+
+    >>> slug("omniglot-small"), slug("数字"), slug("Omniglot (small)/β")
+    ('omniglot-small', '数字', 'omniglot-small-β-8c9b41')
     """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
+    kept = re.sub(r"\W+", "-", unicodedata.normalize("NFC", text).lower()).strip("-")
+    short = kept.encode()[:_LONGEST_NAME].decode(errors="ignore")
+    if short and short == text and short not in _PAGES_OWN:
+        return short
+    return f"{short or 'unnamed'}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:6]}"
 
 
 def scores_table(experiment: Experiment, split: str) -> Table | None:
@@ -170,7 +180,7 @@ def papers_tables() -> list[Table]:
             cells.append([Cell(row.label), *line])
         tables.append(
             Table(
-                name=slug(f"paper {printed.source.removeprefix('table:')}"),
+                name=f"paper-{printed.source.removeprefix('table:').replace('_', '-')}",
                 title=f"The paper: {paper.TITLES[printed.dataset]}, {_SETS[printed.split].lower()}",
                 caption=f"{printed.source}. {paper.SETTING}.",
                 columns=[Column("Model", numeric=False)]

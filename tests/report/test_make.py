@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bsvi.commands.report import main as report_command
 from bsvi.report import make_report
 from tests.report.made_runs import make_run, make_runs
 
@@ -115,6 +116,20 @@ def test_names_of_strangers_cannot_run_code_or_leave_the_folder(tmp_path):
     assert page.read_text().count("<script>") == 1 and "<img" not in page.read_text()
     made = [path for path in tmp_path.rglob("*") if path.is_file() and "runs" not in path.parts]
     assert all((tmp_path / "out") in path.parents for path in made)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_names_in_other_scripts_and_long_or_like_ones_keep_their_own_files(tmp_path):
+    names = ["数字", "字数", "Цифры", "цифры", "a b", "a-b", "notes", "long" * 100, "lo", "\ud800", ""]
+    for i, name in enumerate(names):
+        folder = make_run(tmp_path / "runs" / str(i), "vae", 0, steps=100, scores=())
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"experiment": name}))
+    page = make_report([tmp_path / "runs"], tmp_path / "out")
+    files = {path.name for path in (tmp_path / "out" / "tables").glob("*-runs.csv")}
+    assert len(files) == len(names) and {"数字-runs.csv", "字数-runs.csv", "a-b-runs.csv"} <= files
+    parsed = Parsed(page.read_text())
+    assert len(set(parsed.ids)) == len(parsed.ids), "an anchor twice"
 
 
 def test_mistakes_are_one_clear_line(tmp_path):
@@ -222,7 +237,7 @@ def _strange_report(tmp_path, seed):
 
 def test_watching_follows_the_runs_and_ends_with_a_page_that_stands_still(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "out"
-    seen, waits = [], []
+    seen, waits, said = [], [], []
 
     def wait(seconds):
         waits.append(seconds)
@@ -234,11 +249,26 @@ def test_watching_follows_the_runs_and_ends_with_a_page_that_stands_still(tmp_pa
         if len(seen) == 4:
             raise KeyboardInterrupt
 
-    page = make_report([runs], out, watch=True, every=0.5, wait=wait)
+    page = make_report([runs], out, watch=True, every=0.5, wait=wait, say=said.append)
     assert "No runs yet" in seen[0][1] and seen[0][0] == seen[1][0], "nothing changed, so nothing is written"
     assert "running" in seen[2][1] and seen[2][0] == seen[3][0]
     assert "data-reload" not in page.read_text() and min(waits) >= 0.5
     assert list((out / "figures").iterdir()), "the files of the figures come at the end"
+    assert f"watching {runs}: {page} is written again" in said[0] and "every 0.5 s; Ctrl-C ends it" in said[1]
+    assert [line.split(" ", 1)[1] for line in said[2:4]] == [
+        "written: no runs yet",
+        "written: 1 run, 1 of them running",
+    ]
+    assert said[4].startswith("ending") and len(said) == 5
+
+
+def test_the_command_says_that_it_watches_and_prints_the_page_alone(tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "runs", "vae", 0, steps=100, ended=False)
+    monkeypatch.setattr("bsvi.report.make.FIGURES", ())
+    monkeypatch.setattr("bsvi.report.make._state", lambda places: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert report_command([str(tmp_path / "runs"), "-o", str(tmp_path / "out"), "--watch"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{tmp_path / 'out' / 'index.html'}\n" and "Ctrl-C ends it" in printed.err
 
 
 @pytest.mark.usefixtures("no_figures")
