@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from bsvi import results
 from bsvi.config import Experiment
 from bsvi.team import end_with_parent
 
@@ -71,15 +72,17 @@ class Job:
 
 
 def is_scored(folder: Path, k: int, examples: int | None, iwae: Collection[int] | None = None) -> bool:
-    """Whether scores.json answers this question: the same k, at least as many test images, all these numbers of IWAE draws."""
+    """Whether a result answers this question: the same k, at least as many test images, all these numbers of IWAE draws."""
     try:
-        scores = json.loads((folder / "scores.json").read_text())["test"]
         images = json.loads((folder / "config.json").read_text())["data"].get("test")
-    except (OSError, ValueError, KeyError, AttributeError):
+        wanted = min((n for n in (examples, images) if n is not None), default=0)
+        draws = {str(n) for n in iwae or ()}
+        return any(
+            scores.get("k") == k and scores.get("examples", 0) >= wanted and draws <= {*scores.get("iwae", ())}
+            for scores in results.entries(folder)
+        )
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return False
-    wanted = min((n for n in (examples, images) if n is not None), default=0)
-    draws = {str(n) for n in iwae or ()}
-    return scores.get("k") == k and scores.get("examples", 0) >= wanted and draws <= {*scores.get("iwae", ())}
 
 
 def run_jobs(jobs: list[Job], workers: int, show: Callable[[list[Job]], None], pause: float = 0.2) -> None:

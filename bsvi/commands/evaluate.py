@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from bsvi import runtime
+from bsvi import results, runtime
 from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for_all, which
 from bsvi.record import share_of
 from bsvi.team import Place, leave
@@ -71,9 +71,10 @@ def do_share(
 
 
 def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: "Bar") -> int:
-    """Evaluate what is not in the store yet; save and print the numbers."""
+    """Evaluate what is not in the store yet; keep and print the numbers."""
     from bsvi.evaluation import evaluate
 
+    results.read(trained.folder / "scores.json")  # what is damaged is told before the work, not after it
     with progress:
         scores = evaluate(
             trained.model,
@@ -86,7 +87,7 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
             progress=progress.update,
         )
     about = {"data_sha256": trained.about["data"]["sha256"], "checkpoint_step": trained.step, "images": len(split)}
-    scores.save(trained.folder, arguments.split, **about)
+    own, best = keep(trained.folder, arguments.split, scores, about)
     print(f"{trained.folder} ({arguments.split}, {len(split)} images, k = {arguments.k}, step {trained.step})")
     for name in ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo"):
         print(f"  {name:15} {scores[name]}")
@@ -94,11 +95,24 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
         print(f"  {f'IWAE-{count}':15} {score}")
     if arguments.ais:
         judged = beside_ais(arguments, trained, split, scores, ais_store(store))
-        scores.save(trained.folder, arguments.split, **about, ais=judged)
+        own, best = keep(trained.folder, arguments.split, scores, {**about, "ais": judged})
     for warning in scores.warnings:
         print(f"  warning: {warning}")
-    print(f"  per example: {trained.folder / f'scores-{arguments.split}.npz'}")
+    print(f"  per example: {own.with_suffix('.npz')}")
+    if own.name != results.name_of("evaluation", arguments.split, best):
+        print(f"  kept beside another result: scores.json and the report stay with {results.describe(best)}")
     return 0
+
+
+def keep(folder: Path, split: str, scores: Any, about: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Keep the scores in files of their own, and in scores.json where they are the best of this split."""
+    import io
+
+    import numpy as np
+
+    arrays = io.BytesIO()
+    np.savez_compressed(arrays, ids=scores.ids, **scores.columns)
+    return results.keep(folder, split, scores.summary(**about), arrays.getvalue())
 
 
 def store_name(arguments: argparse.Namespace, trained: Any) -> str:
@@ -161,7 +175,7 @@ def prepare(arguments: argparse.Namespace, name: str) -> tuple[Any, Any, "Bar", 
     from bsvi.refine import SVI
     from bsvi.trained import load_trained
 
-    for flag in ("examples", "batch_size", "k"):
+    for flag in ("examples", "batch_size", "k", "steps", "worst"):
         value = getattr(arguments, flag, None)
         if value is not None and value < 1:
             raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got {value}")

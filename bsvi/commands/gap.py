@@ -1,10 +1,13 @@
 """``bsvi gap RUN``: what the encoder loses: approximation and amortization gap, and the images on which it fails worst."""
 
 import argparse
-import json
 from pathlib import Path
+from typing import Any
 
+from bsvi import results
 from bsvi.commands.evaluate import add_common, batches, prepare
+from bsvi.files import open_to_read
+from bsvi.reading import parse_json
 
 
 def main(words: list[str]) -> int:
@@ -20,11 +23,10 @@ def main(words: list[str]) -> int:
     import torch
 
     from bsvi import pictures
-    from bsvi.checkpoint import finite_or_none
-    from bsvi.files import write_atomically
     from bsvi.gap import amortization_gap
 
     trained, split, progress, _ = prepare(arguments, "test")
+    results.read(trained.folder / "gap.json")  # what is damaged is told before the work, not after it
     with progress:
         gap = amortization_gap(
             trained.model,
@@ -32,14 +34,44 @@ def main(words: list[str]) -> int:
             steps=arguments.steps,
             k=arguments.k,
             seed=arguments.seed,
-            store=trained.folder / "gap-test.jsonl",
+            store=store_of(arguments, trained),
             progress=progress.update,
         )
     print(f"{trained.folder} (test, {len(split)} images, step {trained.step})")
     print(gap)
-    write_atomically(trained.folder / "gap.json", json.dumps(finite_or_none(gap.summary()), indent=1).encode())
+    asked = {"k": arguments.k, "steps": arguments.steps, "seed": arguments.seed, "checkpoint_step": trained.step}
+    own, best = results.keep_gap(trained.folder, {**asked, **gap.summary()})
+    largest = own.name == results.name_of("gap", "test", best)
     worst = gap.worst(min(arguments.worst, len(split)))
     at = torch.tensor([split.ids.tolist().index(i) for i in worst])
-    sheet = pictures.write(trained.folder / "gap-worst", split.grey(at)[None])
+    sheet = pictures.write(trained.folder / ("gap-worst" if largest else f"{own.stem}-worst"), split.grey(at)[None])
     print(f"  worst images (ids {', '.join(map(str, worst[:10]))}): {sheet}")
+    for warning in gap.warnings:
+        print(f"  warning: {warning}")
+    if not largest:
+        print(f"  {own.name}, beside another result: gap.json stays with {results.describe(best)}")
     return 0
+
+
+def store_of(arguments: argparse.Namespace, trained: Any) -> Path:
+    """Where finished images are kept: another question, or another model, has another file."""
+    from bsvi.measure import model_hash
+
+    old = trained.folder / "gap-test.jsonl"  # one name for all questions, of an earlier version
+    asked = {"k": arguments.k, "seed": arguments.seed, "model": model_hash(trained.model)}
+    asked_for_first = header(old)
+    climb = str(asked_for_first.get("climb"))
+    if asked_for_first | asked == asked_for_first and climb.startswith(f"Climb(steps={arguments.steps},"):
+        return old
+    words = f"step{trained.step}-k{arguments.k}-steps{arguments.steps}-seed{arguments.seed}"
+    return trained.folder / f"gap-test-{words}.jsonl"
+
+
+def header(store: Path) -> dict[str, Any]:
+    """The question in the first line of a store; empty where there is none to be read."""
+    try:
+        with open_to_read(store) as file:
+            found = parse_json(file.readline(1 << 16)[9:])
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}

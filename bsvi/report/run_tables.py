@@ -4,7 +4,7 @@ import math
 
 from bsvi.report.cells import MISSING, Cell, Column, Table, mean_and_deviation, plain
 from bsvi.report.experiments import Experiment
-from bsvi.report.runs import number
+from bsvi.report.runs import SPLITS, Scores, number
 from bsvi.report.tables import slug
 
 
@@ -46,6 +46,7 @@ def runs_table(experiment: Experiment) -> Table:
     """Every run: state, steps, best validation bound, and where it lies."""
     cells = []
     origins = any(run.origin for run in experiment.runs)
+    several = any(scores.results > 1 for run in experiment.runs for scores in run.scores.values())
     for row in experiment.rows:
         for run in row.runs:
             best = number((run.result or {}).get("best_valid_bound"))
@@ -64,11 +65,13 @@ def runs_table(experiment: Experiment) -> Table:
                     _cell(seconds and seconds / 60, 1),
                     Cell(str((run.result or {}).get("stopped", MISSING))),
                     *([Cell(run.origin or MISSING)] if origins else []),
+                    *([Cell(_choices(run.scores) or MISSING)] if several else []),
                     Cell(str(run.path)),
                 ]
             )
     titles = [("Model", False), ("seed", True), ("state", False), ("steps", True), ("best validation bound", True)]
-    titles += [("minutes", True), ("stopped by", False)] + [("origin", False)] * origins + [("folder", False)]
+    titles += [("minutes", True), ("stopped by", False)] + [("origin", False)] * origins
+    titles += [("scores shown", False)] * several + [("folder", False)]
     return Table(
         name=f"{slug(experiment.name)}-runs",
         title=f"Runs, {experiment.name}",
@@ -76,6 +79,11 @@ def runs_table(experiment: Experiment) -> Table:
         columns=[Column(title, numeric=numeric) for title, numeric in titles],
         rows=cells,
     )
+
+
+def _choices(scores: dict[str, Scores]) -> str:
+    """Which of the results in a run folder are shown."""
+    return "; ".join(f"{split}: {scores[split].choice}" for split in SPLITS if split in scores)
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -7,7 +7,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,17 @@ class Scores:
     summary: dict[str, Any]
     ids: Int[np.ndarray, " examples"] | None = None
     values: dict[str, Float[np.ndarray, " examples"]] = field(default_factory=dict)
+    results: int = 1  # in the folder, of which this is the best
+
+    @property
+    def choice(self) -> str:
+        """Which result this is, in words.
+
+        >>> Scores({"examples": 400, "k": 500}, results=3).choice
+        '400 images, k = 500, the best of 3'
+        """
+        about = f"{self.summary.get('examples', '?')} images, k = {self.summary.get('k', '?')}"
+        return about + (f", the best of {self.results}" if self.results > 1 else "")
 
     def mean(self, name: str) -> float | None:
         """The mean of a score, `iwae_500` and the like among them; None where there is none.
@@ -219,7 +230,9 @@ def _read(folder: Path) -> Run:
         warn(problem)
         for split in SPLITS:
             if isinstance(summaries, dict) and isinstance(summaries.get(split), dict):
-                scores[split], problem = _scores(folder, split, summaries[split])
+                found, problem = _scores(folder, split, summaries[split])
+                others = sum(1 for _ in folder.glob(f"evaluation-{split}-*.json"))
+                scores[split] = replace(found, results=max(1, others))
                 warn(problem)
                 told = summaries[split].get("warnings")
                 for text in told if isinstance(told, list) else []:
