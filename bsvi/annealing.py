@@ -19,7 +19,7 @@ from torch.distributions import Distribution, Independent, Normal
 
 from bsvi.diagnostics import Tally
 from bsvi.evaluation import at_least_1, initial, pieces
-from bsvi.hmc import Place, moved
+from bsvi.hmc import Coordinates, Place, moved
 from bsvi.measure import Batches, Progress, measure
 from bsvi.model import Model
 from bsvi.noise import Noise, Stream
@@ -104,21 +104,26 @@ def ais(
 
     def annealed(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
         shape = model.posterior(initial(model, x)).event_shape
+        source = known_prior(model, prior) if reverse is not None else prior_of(model, x, shape, prior)
+        coordinates = Coordinates.of(source, x.device)
 
         def start(stream: Stream, count: int) -> Tensor:
             if reverse is not None:
-                return _checked(stream.draw(lambda: reverse(x, count), count), (count, len(x), *shape)).to(x.device)
-            source = prior_of(model, x, shape, prior)
-            sample = source.rsample if source.has_rsample else source.sample  # rsample's noise can always be replaced
-            return stream.draw(lambda: sample(torch.Size((count, len(x)))), count).detach()
+                z = _checked(stream.draw(lambda: reverse(x, count), count), (count, len(x), *shape)).to(x.device)
+            elif source is not None:
+                sample = (
+                    source.rsample if source.has_rsample else source.sample
+                )  # rsample's noise can always be replaced
+                z = stream.draw(lambda: sample(torch.Size((count, len(x)))), count).detach()
+            return coordinates.u(z)
 
         first = Stream(seed, START + _PILOT, ids)
         move = Noise(ids, seed, MOVE + _PILOT)
-        steps = anneal(model, x, start(first, pilots), betas, leapfrog, move, (0, pilots), None).steps
+        steps = anneal(model, x, start(first, pilots), betas, leapfrog, move, (0, pilots), None, coordinates).steps
         tally, accepted, at = Tally(chains), [], 0
         first, move = Stream(seed, START, ids), Noise(ids, seed, MOVE)
         for count in pieces(chains, x, chunk, _GRAPH):
-            run = anneal(model, x, start(first, count), betas, leapfrog, move, (at, chains), steps)
+            run = anneal(model, x, start(first, count), betas, leapfrog, move, (at, chains), steps, coordinates)
             tally.add(run.log_w)
             accepted.append(run.acceptance)
             at += count
@@ -128,6 +133,7 @@ def ais(
             "ess": tally.ess(),
             "acceptance": torch.cat(accepted).mean(0),
             "step_size": steps.mean(0),
+            "nonfinite": tally.nonfinite,
         }
 
     settings = {"chains": chains, "temperatures": temperatures, "leapfrog": leapfrog, "pilots": pilots}
@@ -149,40 +155,41 @@ class Run(NamedTuple):
 def anneal(
     model: Model,
     x: Tensor,
-    z: Tensor,
+    u: Tensor,
     betas: list[float],
     leapfrog: int,
     noise: Noise,
     rows: tuple[int, int],
     steps: Tensor | None,
+    coordinates: Coordinates,
 ) -> Run:
-    """Take chains from ``betas[0]`` to ``betas[-1]``; these are ``rows[0]``, ... of ``rows[1]`` chains.
+    """Take chains at u from ``betas[0]`` to ``betas[-1]``; these are ``rows[0]``, ... of ``rows[1]`` chains.
 
     ln w sums (beta_t - beta_{t-1}) ln p(x|z_{t-1}) before the move that leaves beta_t's distribution as it is. Without
     ``steps`` the step sizes follow the acceptance as it comes (the pilots), else they are given.
     """
-    chains, batch, size = len(z), len(x), z[0, 0].numel()
+    chains, batch, size = len(u), len(x), u[0, 0].numel()
     x = repeat(x, chains)
-    at = Place.of(model, x, z)
-    log_w = accepted = torch.zeros(chains, batch, dtype=torch.float64, device=z.device)
-    used = torch.empty(len(betas) - 2, batch, dtype=z.dtype, device=z.device)
-    log_step = z.new_full((batch,), math.log(0.5 * size**-0.25))
+    at = Place.of(model, x, u, coordinates)
+    log_w = accepted = torch.zeros(chains, batch, dtype=torch.float64, device=u.device)
+    used = torch.empty(len(betas) - 2, batch, dtype=u.dtype, device=u.device)
+    log_step = u.new_full((batch,), math.log(0.5 * size**-0.25))
     for t in range(1, len(betas)):
         log_w = log_w + (betas[t] - betas[t - 1]) * at.log_lik
         if t == len(betas) - 1:
             break  # a last move would change no weight
         used[t - 1] = log_step.exp() if steps is None else steps[t - 1]
         first = (t - 1) * rows[1] + rows[0]
-        momentum = noise.normal(first, chains, size, z.dtype).view(z.shape)
-        chance = noise.uniform(first, chains, 2, z.dtype)
+        momentum = noise.normal(first, chains, size, u.dtype).view(u.shape)
+        chance = noise.uniform(first, chains, 2, u.dtype)
         step = used[t - 1] * (0.8 + 0.4 * chance[..., 1])  # a fixed step could meet the period of an orbit
-        new, log_ratio = moved(model, x, at, momentum, step, betas[t], leapfrog)
+        new, log_ratio = moved(model, x, at, momentum, step, betas[t], leapfrog, coordinates)
         yes = chance[..., 0].double().log() < log_ratio  # false for NaN: a move that left the numbers is refused
         at = at.where(yes, new)
         accepted = accepted + yes
         if steps is None:
             rate = log_ratio.exp().clamp(max=1.0).nan_to_num(0.0).mean(0)
-            log_step = (log_step + _RATE * (rate - _TARGET).to(z.dtype)).clamp(-10.0, 1.0)
+            log_step = (log_step + _RATE * (rate - _TARGET).to(u.dtype)).clamp(-10.0, 1.0)
     return Run(log_w, accepted / max(1, len(betas) - 2), used)
 
 
@@ -197,11 +204,17 @@ def schedule(temperatures: int) -> list[float]:
     return [0.0, *((value - ends[0]) / (ends[1] - ends[0]) for value in sigmoid[1:-1]), 1.0]
 
 
+def known_prior(model: Model, prior: Distribution | None) -> Distribution | None:
+    """The prior given, or VAE's own: a distribution, or a function or module that returns one."""
+    own = getattr(model, "prior", None) if prior is None else prior
+    own = own() if callable(own) and not isinstance(own, Distribution) else own
+    return own if isinstance(own, Distribution) else None
+
+
 def prior_of(model: Model, x: Tensor, shape: torch.Size, prior: Distribution | None) -> Distribution:
     """A distribution of one z that can be drawn from and is the model's prior: checked, not believed."""
-    own = getattr(model, "prior", None)  # VAE's: a distribution, or a function or module that returns one
-    prior = prior or (own() if callable(own) and not isinstance(own, Distribution) else own)
-    if not isinstance(prior, Distribution):
+    prior = known_prior(model, prior)
+    if prior is None:
         zeros = torch.zeros(shape, dtype=initial(model, x[:1]).dtype, device=x.device)
         prior = Independent(Normal(zeros, zeros + 1.0), len(shape))
     with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
@@ -231,5 +244,11 @@ def _doubts(values: Mapping[str, np.ndarray], chains: int) -> list[str]:
     if chains > 3 and ess < chains / 5:
         lines.append(
             f"AIS: half of the examples rest on fewer than {ess:.1f} of {chains} chains; use more temperatures"
+        )
+    lost = values.get("nonfinite", np.zeros(1))  # an old store did not count them
+    if lost.any():
+        lines.append(
+            f"AIS: {int(lost.sum())} chains of {int((lost > 0).sum())} examples ended with a weight that is not finite and "
+            "count as zero; look for overflow in the decoder"
         )
     return lines

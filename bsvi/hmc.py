@@ -1,36 +1,124 @@
-"""Hamiltonian Monte Carlo moves of many chains at once, which leave p(z) p(x|z)^beta as it is (Neal, 2011)."""
+"""Hamiltonian Monte Carlo moves of many chains at once, which leave p(z) p(x|z)^beta as it is (Neal, 2011).
 
+Chains move in coordinates u that may be any real numbers. Where the prior lives on a part of them only (a Gamma, a Beta, a
+Dirichlet), z is a smooth one-to-one function of u, and the density of u is that of z times |dz/du|.
+"""
+
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import (
+    ComposeTransform,
+    Distribution,
+    Independent,
+    IndependentTransform,
+    MixtureSameFamily,
+    Transform,
+    biject_to,
+    constraints,
+)
 
 from bsvi.model import Model
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """z = transform(u); None where z is u."""
+
+    transform: Transform | None = None
+    support: constraints.Constraint | None = (
+        None  # where single numbers of z are bounded: to see what rounding put outside
+    )
+
+    @classmethod
+    def of(cls, prior: Distribution | None, device: torch.device) -> "Coordinates":
+        """Those of the prior's support; one clear line where there are none."""
+        if prior is None:
+            return cls()
+        support = support_of(prior)
+        try:
+            transform = biject_to(support)
+            u = torch.zeros(transform.inverse_shape(prior.batch_shape + prior.event_shape), device=device)
+            transform.log_abs_det_jacobian(u, transform(u))
+        except NotImplementedError:
+            raise ValueError(
+                f"ais moves z by gradients, in coordinates without bounds, and knows none for the prior "
+                f"{type(prior).__name__} with support {support}; use evaluate, or a continuous prior"
+            ) from None
+        inner: Transform = transform
+        while isinstance(inner, IndependentTransform):
+            inner, support = inner.base_transform, getattr(support, "base_constraint", support)
+        if isinstance(inner, ComposeTransform) and not inner.parts:
+            return cls()
+        return cls(transform, support if support.event_dim == 0 else None)
+
+    def z(self, u: Tensor) -> Tensor:
+        return u if self.transform is None else self.transform(u)
+
+    def u(self, z: Tensor) -> Tensor:
+        return z if self.transform is None else self.transform.inv(z).detach()
+
+    def fine(self, u: Tensor) -> Tensor:
+        """Which rows are numbers, and inside the support as numbers."""
+        z = self.z(u)
+        inside = torch.isfinite(z) if self.support is None else torch.isfinite(z) & self.support.check(z)
+        return torch.isfinite(u).reshape(len(u), -1).all(-1) & inside.reshape(len(u), -1).all(-1)
+
+    def pull(self, u: Tensor, z: Tensor, slopes: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Gradients with respect to z as gradients with respect to u, from which z was computed."""
+        if self.transform is None:
+            return slopes
+        return tuple(torch.autograd.grad(z, u, slope, retain_graph=True)[0] for slope in slopes)
+
+    def log_jacobian(self, u: Tensor, z: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """ln |dz/du| of each row, and its gradient."""
+        if self.transform is None:
+            return 0.0, 0.0
+        value = self.transform.log_abs_det_jacobian(u, z).reshape(len(u), -1).sum(-1)
+        return value.detach().double(), torch.autograd.grad(value.sum(), u, retain_graph=True)[0]
+
+
+def support_of(prior: Distribution) -> constraints.Constraint:
+    """Where the prior lives; that of a mixture is its components'."""
+    if isinstance(prior, MixtureSameFamily):
+        return support_of(prior.component_distribution)
+    if isinstance(prior, Independent) and prior.reinterpreted_batch_ndims:
+        return constraints.independent(support_of(prior.base_dist), prior.reinterpreted_batch_ndims)
+    try:
+        return prior.support or constraints.real
+    except NotImplementedError:
+        return constraints.real
 
 
 class Place(NamedTuple):
     """Where the chains are, with both densities and their gradients, so that a new beta costs no decoder call."""
 
-    z: Tensor  # (chains, batch, ...)
-    log_lik: Tensor  # (chains, batch), float64
-    log_prior: Tensor
-    lik_slope: Tensor  # like z
+    u: Tensor  # (chains, batch, ...)
+    log_lik: Tensor  # (chains, batch), float64; NaN where u is out of numbers
+    log_prior: Tensor  # of u: ln p(z) + ln |dz/du|
+    lik_slope: Tensor  # like u
     prior_slope: Tensor
 
     @classmethod
-    def of(cls, model: Model, x: Tensor, z: Tensor) -> "Place":
-        rows = z.detach().flatten(0, 1).requires_grad_()
+    def of(cls, model: Model, x: Tensor, u: Tensor, coordinates: Coordinates) -> "Place":
+        rows = u.detach().flatten(0, 1)
+        fine = coordinates.fine(rows)
+        rows = _where(fine, rows, 0.0).requires_grad_()  # no decoder is asked about NaN
         with torch.enable_grad():
-            log_lik, log_prior = model.log_lik(x, rows), model.log_prior(rows)
-            (lik_slope,) = torch.autograd.grad(log_lik.sum(), rows)
-            (prior_slope,) = torch.autograd.grad(log_prior.sum(), rows)
-        values = (log_lik.detach().double(), log_prior.detach().double())
-        flat = (*(value.view(z.shape[:2]) for value in values), lik_slope.view(z.shape), prior_slope.view(z.shape))
-        return cls(z.detach(), *flat)
+            made = coordinates.z(rows)
+            z = made.detach().requires_grad_()
+            log_lik, log_prior = model.log_lik(x, z), model.log_prior(z)
+            slopes = coordinates.pull(rows, made, (_slope(log_lik, z), _slope(log_prior, z)))
+            log_jacobian, bend = coordinates.log_jacobian(rows, made)
+        values = (log_lik.detach().double(), log_prior.detach().double() + log_jacobian)
+        log_lik, log_prior = (value.masked_fill(~fine, torch.nan).view(u.shape[:2]) for value in values)
+        return cls(u.detach(), log_lik, log_prior, slopes[0].view(u.shape), (slopes[1] + bend).view(u.shape))
 
     def where(self, yes: Tensor, other: "Place") -> "Place":
         pairs = zip(other, self, strict=True)
-        return Place(*(torch.where(yes.view(*yes.shape, *(1,) * (b.ndim - 2)), b, a) for b, a in pairs))
+        return Place(*(_where(yes, b, a) for b, a in pairs))
 
     def slope(self, beta: float) -> Tensor:
         return beta * self.lik_slope + self.prior_slope
@@ -40,16 +128,33 @@ class Place(NamedTuple):
 
 
 def moved(
-    model: Model, x: Tensor, at: Place, momentum: Tensor, step: Tensor, beta: float, leapfrog: int
+    model: Model,
+    x: Tensor,
+    at: Place,
+    momentum: Tensor,
+    step: Tensor,
+    beta: float,
+    leapfrog: int,
+    coordinates: Coordinates,
 ) -> tuple[Place, Tensor]:
     """One leapfrog trajectory for every chain: where it ends, and the log of its acceptance ratio."""
     step = step.view(*step.shape, *(1,) * (momentum.ndim - 2))
     before = at.log_density(beta) - _energy(momentum)
     momentum = momentum + 0.5 * step * at.slope(beta)
     for i in range(leapfrog):
-        at = Place.of(model, x, at.z + step * momentum)
+        at = Place.of(model, x, at.u + step * momentum, coordinates)
         momentum = momentum + (1.0 if i < leapfrog - 1 else 0.5) * step * at.slope(beta)
     return at, at.log_density(beta) - _energy(momentum) - before
+
+
+def _slope(value: Tensor, rows: Tensor) -> Tensor:
+    """The gradient of each row's value; zero for a decoder that ignores z, or a prior that is flat."""
+    gradient = torch.autograd.grad(value.sum(), rows, allow_unused=True)[0] if value.requires_grad else None
+    return torch.zeros_like(rows) if gradient is None else gradient
+
+
+def _where(yes: Tensor, values: Tensor, others: Tensor | float) -> Tensor:
+    return torch.where(yes.view(*yes.shape, *(1,) * (values.ndim - yes.ndim)), values, others)
 
 
 def _energy(momentum: Tensor) -> Tensor:

@@ -109,7 +109,8 @@ def _gathered(parts: list[Part], seen: set[int], seconds: float, notes: set[str]
     ids = np.concatenate([part[0] for part in parts])
     order = np.argsort(ids, kind="stable")
     order = order[np.isin(ids[order], np.fromiter(seen, np.int64, len(seen)))]
-    values = {name: np.concatenate([part[1][name] for part in parts])[order] for name in parts[0][1]}
+    names = [name for name in parts[0][1] if all(name in part[1] for part in parts)]  # an old store has fewer columns
+    values = {name: np.concatenate([part[1][name] for part in parts])[order] for name in names}
     return Table(ids[order], values, seconds, tuple(sorted(notes)))
 
 
