@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+MOST_SEED = 2**64 - 1  # torch takes no larger one
+
 MethodName = Literal["vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi"]
 
 
@@ -68,7 +70,7 @@ class Experiment(Settings):
 
     experiment: str = Field("digits", description="the name under which runs are filed")
     method: MethodName = Field("bsvi-sir", description="one of the paper's eight")
-    seed: int = Field(0, ge=0, description="of weights, noise, order of examples and binarisation")
+    seed: int = Field(0, ge=0, le=MOST_SEED, description="of weights, noise, order of examples and binarisation")
     data: Data = Data()
     net: Net = Net()
     svi: SVISettings = SVISettings()

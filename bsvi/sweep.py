@@ -15,6 +15,8 @@ from bsvi import results
 from bsvi.config import Experiment
 from bsvi.team import end_with_parent
 
+ENDED = ("done", "failed", "stopped")  # stopped: saved at its time limit, to be taken up again
+
 
 @dataclass
 class Job:
@@ -26,7 +28,7 @@ class Job:
     evaluate: list[str]
     scored: Callable[[], bool]  # can be pickled, as jobs are shipped to other machines
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    stage: str = "waiting"  # waiting, training, evaluating, done, failed
+    stage: str = "waiting"  # waiting, training, evaluating; then one of ENDED
     problem: str = ""
 
     @property
@@ -70,6 +72,10 @@ class Job:
         self.stage = "done"
         return None
 
+    def stop(self) -> None:
+        """Its training has left before the end, with all saved."""
+        self.stage, self.problem = "stopped", f"saved at step {self.step()}, at its time limit"
+
 
 def is_scored(folder: Path, k: int, examples: int | None, iwae: Collection[int] | None = None) -> bool:
     """Whether a result answers this question: the same k, at least as many test images, all these numbers of IWAE draws."""
@@ -100,7 +106,7 @@ def run_jobs(jobs: list[Job], workers: int, show: Callable[[list[Job]], None], p
             for job in list(running):
                 if job.process is not None and job.process.poll() is not None:
                     finish(job)
-                    if job.stage in ("done", "failed"):
+                    if job.stage in ENDED:
                         running.remove(job)
             show(jobs)
             time.sleep(pause)
@@ -145,6 +151,9 @@ def finish(job: Job) -> None:
         return
     if code == 0 and job.stage != before:
         start(job)
+        return
+    if code == 0 and before == "training" and job.saved()[1]:
+        job.stop()
         return
     job.stage, job.problem = "failed", complaint(job.folder) or f"ended with exit code {code} while {before}"
 

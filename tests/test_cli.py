@@ -127,6 +127,20 @@ def test_a_sweep_does_what_is_missing_and_names_what_failed(capsys, tmp_path, mo
     assert code == 0 and "2 finished, 0 to do" in out
 
 
+def test_a_run_that_its_time_limit_ends_is_no_failure_of_a_sweep(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["sweep", "digits", "--methods", "vae", "--k", 2, "--examples", 5, *TINY[:-2], "--time-limit"]
+    code, out, err = told(capsys, *words, "1e-9")
+    assert code == 0 and err == ""
+    assert (
+        "vae seed 0: saved at step " in out
+        and "0 of 1 runs are complete" in out
+        and "run the same command again" in out
+    )
+    code, out, _ = told(capsys, *words, "1000")
+    assert code == 0 and "1 of 1 runs are complete" in out
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_killed_sweep_leaves_no_process_behind_and_goes_on(tmp_path, number):
     words = ["sweep", "digits", "--methods", "vae,svi", "--k", "2", "--examples", "5", "--jobs", "2", *TINY[:-2]]

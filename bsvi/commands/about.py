@@ -15,18 +15,27 @@ if TYPE_CHECKING:
 
 def stored_about(run: Run, experiment: Experiment) -> dict[str, Any] | None:
     """config.json of a run that was begun; RunError, naming the fields, if with another configuration."""
-    stored = run.read("config.json", "config", "versions", "data")
-    if stored is None:
-        return None
-    if not all(isinstance(stored[name], dict) for name in ("config", "versions", "data")):
-        raise RunError(f"{run.folder / 'config.json'} is damaged; restore it, or start anew with another --out")
-    changed = differences(stored["config"], experiment.model_dump(mode="json"))
-    if changed:
+    stored = read_about(run)
+    if changed := changed_fields(run, experiment):
         raise RunError(
             f"{run.folder} was started with another configuration ({'; '.join(changed)}); "
             "use the same flags, another --out, or --fork NEW to go on from it"
         )
     return stored
+
+
+def read_about(run: Run) -> dict[str, Any] | None:
+    """config.json of a run, or None where there is none; RunError where it is damaged."""
+    stored = run.read("config.json", "config", "versions", "data")
+    if stored is not None and not all(isinstance(stored[name], dict) for name in ("config", "versions", "data")):
+        raise RunError(f"{run.folder / 'config.json'} is damaged; restore it, or start anew with another --out")
+    return stored
+
+
+def changed_fields(run: Run, experiment: Experiment) -> list[str]:
+    """The fields in which a run that was begun differs from an experiment, as 'steps: 1000 -> 2000'."""
+    stored = read_about(run)
+    return [] if stored is None else differences(stored["config"], experiment.model_dump(mode="json"))
 
 
 def describe(experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:
@@ -93,7 +102,18 @@ def revision() -> str | None:
     """The git revision of the folder that bsvi runs from, with + where it has changes; None without git."""
     here = Path(__file__).parent
     try:
-        words = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+        # looking must not take the index lock, in which the user's own commands would be in the way
+        words = [
+            "git",
+            "--no-optional-locks",
+            "-C",
+            str(here),
+            "describe",
+            "--always",
+            "--dirty=+",
+            "--abbrev=12",
+            "--exclude=*",
+        ]
         done = subprocess.run(words, capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.SubprocessError):
         return None

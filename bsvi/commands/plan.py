@@ -73,7 +73,7 @@ def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"
         value = getattr(arguments, flag)
         if value is not None and not value >= least:
             raise ValueError(f"--{flag} must be at least {least}, got {value}")
-    return {name: parse_train([arguments.experiment, *rest, "--method", name]) for name in dict.fromkeys(names)}
+    return {name: parse_train([arguments.experiment, *rest, "--method", name], "plan") for name in dict.fromkeys(names)}
 
 
 def nearest(word: str, known: Any) -> str:

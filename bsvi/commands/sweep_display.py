@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from bsvi.sweep import Job
+from bsvi.sweep import ENDED, Job
 
 
 class Display:
@@ -46,5 +46,5 @@ class Display:
             if self.live:
                 done = job.experiment.steps if job.trained else job.step()
                 self.bars.update(self.tasks[job.name], completed=done, stage=job.stage)
-        if all(job.stage in ("done", "failed") for job in jobs):
+        if all(job.stage in ENDED for job in jobs):
             self.bars.stop()

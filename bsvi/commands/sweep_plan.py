@@ -1,14 +1,18 @@
 """What a sweep would do: its runs in order, and how long they take."""
 
 import argparse
-import json
+import contextlib
 import time
 from functools import partial
 
+from bsvi.commands.about import changed_fields
 from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
+from bsvi.config import MOST_SEED
+from bsvi.runs import Run, RunError
 from bsvi.sweep import Job, is_scored
 
+MOST_SEEDS = 10_000  # of one sweep
 METHODS = ("vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
 
 
@@ -17,34 +21,64 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
     names = METHODS if arguments.methods == "all" else tuple(dict.fromkeys(arguments.methods.split(",")))
     if unknown := [name for name in names if name not in METHODS]:
         raise ValueError(f"unknown method {unknown[0]!r}; the methods: {', '.join(METHODS)}")
-    jobs = []
-    for seed in seeds(arguments.seeds):
-        for name in names:
+    rest = [*rest, *(["--data-dir", str(arguments.data_dir)] if arguments.data_dir else [])]
+    found, jobs = seeds(arguments.seeds), []
+    first = [arguments.experiment, "--seed", str(found[0]), *rest]
+    commands = {
+        name: parse_train([*first, "--method", name], "sweep") for name in names
+    }  # told now, not in eight files
+    for seed in found:
+        for name, command in commands.items():
             folder = arguments.runs / arguments.experiment / f"{name}-seed{seed}"
             words = [arguments.experiment, "--method", name, "--seed", str(seed), "--out", str(folder), *rest]
-            words += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
-            command = parse_train(words)  # a wrong flag is told now, not in eight log files
             evaluate = ["evaluate", str(folder), "--k", str(arguments.k), "--quiet"]
             evaluate += ["--device", command.device, "--compile", command.compile]
             evaluate += ["--examples", str(arguments.examples)] if arguments.examples else []
             evaluate += ["--iwae", *map(str, arguments.iwae)] if arguments.iwae is not None else []
             evaluate += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
             scored = partial(is_scored, folder, arguments.k, arguments.examples, arguments.iwae)
-            jobs.append(Job(experiment_of(command), folder, ["train", *words, "--quiet"], evaluate, scored))
+            experiment = experiment_of(command).model_copy(update={"seed": seed})
+            jobs.append(Job(experiment, folder, ["train", *words, "--quiet"], evaluate, scored))
+    check_folders(jobs)
     return jobs
+
+
+def check_folders(jobs: list[Job]) -> None:
+    """RunError, as of bsvi train, where a run was begun with another configuration: its result is not the one asked for."""
+    refused: list[tuple[Job, str]] = []
+    for job in jobs:
+        run = Run(job.folder)
+        if job.trained and not (job.folder / "config.json").exists():
+            raise RunError(
+                f"{job.folder} holds result.json but no config.json, so whose it is cannot be told; use another --runs"
+            )
+        with contextlib.suppress(RunError):  # a damaged one fails by itself, without the others
+            if changed := changed_fields(run, job.experiment):
+                refused.append((job, "; ".join(changed)))
+    if not refused:
+        return
+    job, fields = refused[0]
+    others = f" (and {len(refused) - 1} more runs)" if len(refused) > 1 else ""
+    raise RunError(
+        f"{job.folder}{others} was started with another configuration ({fields}); "
+        "use the same flags, or another --runs for runs of their own"
+    )
 
 
 def seeds(text: str) -> list[int]:
     try:
         if ":" in text:
             first, last = text.split(":")
-            found = list(range(int(first or 0), int(last)))
+            span = range(int(first or 0), int(last))
+            found = list(span[: MOST_SEEDS + 1])
         else:
             found = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--seeds takes 0, or 0,3, or 0:4, got {text!r}") from None
     if not found:
         raise ValueError(f"--seeds {text} names no seed; 0:4 means 0 1 2 3")
+    if len(found) > MOST_SEEDS or not 0 <= min(found) <= max(found) <= MOST_SEED:
+        raise ValueError(f"--seeds takes at most {MOST_SEEDS:,} numbers from 0 to {MOST_SEED}, got {text!r:.80}")
     return list(dict.fromkeys(found))
 
 
@@ -72,9 +106,10 @@ def measured_pace(plan: list[Job], threads: int) -> float:
     """Seconds per decoder call on one batch."""
     for job in plan:
         if job.trained:
-            result = json.loads((job.folder / "result.json").read_text())
-            if result["decoder_calls"]:
-                return result["seconds"] / result["decoder_calls"]
+            with contextlib.suppress(RunError, TypeError):  # a damaged one tells nothing
+                result = Run(job.folder).read("result.json", "seconds", "decoder_calls") or {}
+                if result["decoder_calls"] > 0:
+                    return float(result["seconds"] / result["decoder_calls"])
     import torch
 
     from bsvi.experiments import build_model, build_objective

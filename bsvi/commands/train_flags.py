@@ -5,6 +5,8 @@ import difflib
 import io
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -34,11 +36,12 @@ def experiment_of(command: Command) -> Experiment:
     return Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
 
 
-def parse(words: list[str]) -> Command:
+def parse(words: list[str], verb: str = "train") -> Command:
     """The command from its words: EXPERIMENT or --resume RUN first, then flags; --config file.toml sits between.
 
-    Wrong words end the program with one line and exit code 2.
+    Wrong words end the program with one line, which names the verb that was typed, and exit code 2.
     """
+    refuse = partial(refuse_words, verb)
     words = [
         part for word in words for part in (word.split("=", 1) if re.match(r"--(resume|config)=", word) else [word])
     ]
@@ -50,9 +53,9 @@ def parse(words: list[str]) -> Command:
         if stored is None:
             raise RunError(f"{folder} holds no config.json; name a run folder, or start one with bsvi train EXPERIMENT")
         base, words = update(EXPERIMENTS["digits"], stored["config"], str(folder / "config.json")), words[2:]
-        return flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN")
+        return flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN", refuse)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
-        refuse(f"name an experiment first: bsvi train EXPERIMENT; there are {', '.join(EXPERIMENTS)}")
+        refuse(f"name an experiment first: bsvi {verb} EXPERIMENT; there are {', '.join(EXPERIMENTS)}")
     name, *rest = words
     if name in ("-h", "--help"):
         print(f"usage: bsvi train EXPERIMENT [flags] | --resume RUN\n\nexperiments: {', '.join(EXPERIMENTS)}\n")
@@ -69,16 +72,16 @@ def parse(words: list[str]) -> Command:
             refuse("--config needs a TOML file")
         base = read_toml(Path(rest[at + 1]), base)
         rest = rest[:at] + rest[at + 2 :]
-    return flags(base, rest, f"bsvi train {name}")
+    return flags(base, rest, f"bsvi train {name}", refuse)
 
 
-def refuse(line: str) -> NoReturn:
+def refuse_words(verb: str, line: str) -> NoReturn:
     """Wrong words: one line, exit code 2."""
-    print(f"bsvi train: {line}", file=sys.stderr)
+    print(f"bsvi {verb}: {line}", file=sys.stderr)
     raise SystemExit(2)
 
 
-def flags(base: Experiment, words: list[str], program: str) -> Command:
+def flags(base: Experiment, words: list[str], program: str, refuse: Callable[[str], NoReturn]) -> Command:
     """``base`` with the fields that flags replace."""
     import tyro
 

@@ -44,6 +44,7 @@ class Attempt:
         self.pid = 0  # of the process in hand
         self.asked: set[int] = set()  # signals it was sent
         self.stopping = False
+        self.limited = False  # training has left at a time limit of its own
 
     def run(self) -> str:
         if self.place.folder.is_dir():
@@ -54,6 +55,9 @@ class Attempt:
             code = self._process(words)
             if code > 0 and code not in (130, 143):  # its own error: the same would happen again
                 return complaint(self.job.folder) or f"ended with exit code {code} while {self.job.stage}"
+            if code == 0 and not self.asked and "--time-limit" in words and not self.job.trained:
+                self.limited = True
+                break
             before, saved = saved, self.job.saved()
             idle = 0 if saved != before else idle + 1
             if idle == TRIES:

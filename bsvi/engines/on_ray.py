@@ -113,8 +113,9 @@ class RayEngine:
                 for reference in ended:
                     job = running.pop(reference)
                     try:
-                        job.problem = ray.get(reference)
-                        job.stage = "failed" if job.problem else "done"
+                        job.stage, job.problem = ray.get(reference)
+                        if job.stage == "stopped":
+                            job.stop()
                     except ray.exceptions.RayTaskError as error:
                         job.stage, job.problem = "failed", str(error).strip().splitlines()[-1]
                     except ray.exceptions.RayError as error:
@@ -156,14 +157,16 @@ class Deaths:
         return [job]
 
 
-def attempt(job: Job, place: Place) -> str:
-    """In a worker: what went wrong, or "". A worker that dies takes its process along."""
+def attempt(job: Job, place: Place) -> tuple[str, str]:
+    """In a worker: how the job has ended, and what went wrong or "". A worker that dies takes its process along."""
     import ray
 
     job.folder.mkdir(parents=True, exist_ok=True)
     (job.folder / NODE).write_text(ray.get_runtime_context().get_node_id())
     try:
-        return Attempt(job, place).run()
+        made = Attempt(job, place)
+        problem = made.run()
+        return ("failed" if problem else "stopped" if made.limited else "done"), problem
     finally:
         (job.folder / NODE).unlink(missing_ok=True)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from bsvi.engines.attempt import Attempt, Place, shipped
 from bsvi.files import write_atomically
-from bsvi.sweep import Job, complaint
+from bsvi.sweep import ENDED, Job, complaint
 
 CLUSTER = (
     "BSVI_SUBMITIT_CLUSTER"  # "local": processes of this machine in place of SLURM, to try everything but SLURM itself
@@ -164,7 +164,7 @@ class SlurmEngine:
                     states = self.states()
                 looked = time.monotonic()
             for job in jobs:
-                if job.stage in ("done", "failed") or job.next_words() is None:
+                if job.stage in ENDED or job.next_words() is None:
                     continue
                 state = states.get(ids[job.folder.name])
                 if state is not None:
@@ -175,7 +175,7 @@ class SlurmEngine:
                 elif time.monotonic() - gone[job.folder.name] > grace:
                     job.stage, job.problem = "failed", self._why(job, ids[job.folder.name])
             show(jobs)
-            if all(job.stage in ("done", "failed") for job in jobs):
+            if all(job.stage in ENDED for job in jobs):
                 return
             time.sleep(0.5)
 

@@ -65,6 +65,20 @@ def test_what_ends_again_and_again_with_nothing_new_saved_is_given_up(run, code,
     assert problem.startswith(f"{why} while training, 3 times without anything new saved") and count == 4
 
 
+def test_training_that_leaves_at_its_own_time_limit_is_not_taken_up_again(tmp_path, monkeypatch):
+    calls = []
+
+    def launch(where, words, program, environment):
+        calls.append(words)
+        return subprocess.Popen([sys.executable, "-c", "pass"])
+
+    monkeypatch.setattr(module, "launch", launch)
+    monkeypatch.chdir(tmp_path)
+    job = Job(EXPERIMENTS["digits"], tmp_path, ["train", "--time-limit", "5"], ["evaluate"], bool)
+    attempt = Attempt(job, Place(tmp_path, {}, patience=5.0))
+    assert attempt.run() == "" and attempt.limited and len(calls) == 1
+
+
 def test_an_error_of_its_own_is_not_tried_again(run):
     assert run(ERROR) == ("bsvi train: what was wrong", 1)
 

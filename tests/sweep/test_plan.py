@@ -47,6 +47,18 @@ def test_more_images_than_there_are_means_all(scored):
     [
         (["--jobs", "many"], "--jobs takes auto or a number"),
         (["--jobs", "0"], "--jobs takes auto or a number"),
+        (["--k", "0"], "--k must be at least 1, got 0"),
+        (["--k", "-5"], "--k must be at least 1, got -5"),
+        (["--examples", "0"], "--examples must be at least 1, got 0"),
+        (["--iwae", "10", "-1"], "--iwae must be at least 1, got -1"),
+        (["--threads", "0"], "--threads must be at least 1, got 0"),
+        (["--out", "mine"], "--out is for one run, a sweep has several; use --runs"),
+        (["--out=mine"], "--out is for one run"),
+        (["--method", "vae"], "use --methods"),
+        (["--seed", "3"], "use --seeds"),
+        (["--fork", "new"], "fork them one by one"),
+        (["--seeds", f"{2**64}"], "--seeds takes at most 10,000 numbers from 0 to"),
+        (["--seeds", "0:1000000000000"], "--seeds takes at most 10,000 numbers from 0 to"),
         (["--address", "localhost:6379"], "--address goes with --on ray"),
         (["--gpus-per-run", "1"], "--gpus-per-run goes with --on ray or --on slurm"),
         (["--on", "ray", "--partition", "long"], "--partition goes with --on slurm"),
@@ -69,6 +81,77 @@ def test_a_mistake_is_one_line_with_what_to_do(capsys, tmp_path, monkeypatch, wo
     assert code == 1
     assert hint in err
     assert err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [["--steps", "many"], ["--svi.stepz", "3"], ["--time-limit", "-1"]], ids=" ".join)
+def test_a_flag_of_training_that_is_wrong_is_told_at_once_by_the_verb_that_was_typed(
+    capsys, tmp_path, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = told(capsys, "sweep", "digits", *words)
+    assert code == 2 and err.startswith("bsvi sweep: ") and err.count("\n") == 1 and not [*tmp_path.iterdir()]
+
+
+def finished(folder, method="vae", **changes):
+    """A run folder of a finished and evaluated run, as far as a sweep looks."""
+    config = EXPERIMENTS["digits"].model_copy(update={"method": method, **changes}).model_dump(mode="json")
+    about = {"config": config, "versions": {}, "data": {"test": 400}}
+    scores = {"k": 500, "examples": 400, "iwae": {}}
+    folder.mkdir(parents=True)
+    for name, value in {
+        "config": about,
+        "result": {"seconds": 0, "decoder_calls": 0},
+        "scores": {"test": scores},
+    }.items():
+        (folder / f"{name}.json").write_text(json.dumps(value))
+
+
+def test_a_finished_run_counts_only_if_its_configuration_is_the_one_asked_for(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finished(tmp_path / "runs/digits/vae-seed0")
+    finished(tmp_path / "runs/digits/svi-seed0", "svi")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    words = ["sweep", "digits", "--methods", "vae,svi"]
+    code, out, _ = told(capsys, *words)
+    assert code == 0 and "2 finished, 0 to do" in out
+    for changed, named in {
+        ("--steps", "2000"): "(steps: 1000 -> 2000)",
+        ("--optim.lr", "0.1"): "(optim.lr: 0.001 -> 0.1)",
+        ("--data.name", "omniglot"): "(data.name: digits -> omniglot)",
+    }.items():
+        for more in ([], ["--dry-run"]):
+            code, out, err = told(capsys, *words, *changed, *more)
+            assert code == 1 and out == "" and err.count("\n") == 1
+            assert f"vae-seed0 (and 1 more runs) was started with another configuration {named}" in err
+            assert "another --runs" in err
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_result_without_its_configuration_is_nobodys(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finished(tmp_path / "runs/digits/vae-seed0")
+    (tmp_path / "runs/digits/vae-seed0/config.json").unlink()
+    code, _, err = told(capsys, "sweep", "digits", "--methods", "vae")
+    assert code == 1 and "holds result.json but no config.json" in err
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"seconds": null, "decoder_calls": "3"}'])
+def test_a_damaged_result_is_no_reason_not_to_plan(capsys, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    finished(tmp_path / "runs/digits/vae-seed0")
+    (tmp_path / "runs/digits/vae-seed0/result.json").write_text(text)
+    code, out, err = told(capsys, "sweep", "digits", "--methods", "vae,svi", "--dry-run", "--net.kind", "pixelcnn")
+    assert code == 0 and "svi seed 0" in out and err == ""
+
+
+def test_a_sweep_gives_runs_the_threads_it_was_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr("bsvi.commands.sweep.run_jobs", lambda plan, *_: seen.extend(plan))
+    from bsvi.cli import main
+
+    assert main(["sweep", "digits", "--methods", "vae", "--threads", "3"]) == 0
+    assert seen[0].train[-2:] == seen[0].evaluate[-2:] == ["--threads", "3"] and seen[0].train.count("--threads") == 1
 
 
 @pytest.mark.parametrize(("engine", "module"), [("ray", "ray"), ("slurm", "submitit")])
