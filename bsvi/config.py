@@ -6,13 +6,37 @@ The paper's hyperparameters are those of its appendix D (table of hyperparameter
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from bsvi.files import printable
 
 MOST_SEED = 2**64 - 1  # torch takes no larger one
 
 MethodName = Literal["vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi"]
+WIDEST = 65_536  # units of a layer: a configuration may come from a stranger, and is checked before it is built
+LARGEST_TOML = 1 << 20
+
+
+def plain_name(name: str) -> str:
+    """The name, if it is one printable line that stays below the folder of runs."""
+    if not name or not name.isprintable() or len(name) > 200:
+        raise ValueError("must be one line of at most 200 printable characters")
+    if name.startswith("/") or {"", ".", ".."} & {*name.split("/")}:
+        raise ValueError("must be no path that leaves the folder of runs")
+    return name
+
+
+def plain_text(text: str) -> str:
+    """The text, if it is a line that a path can be: no control characters, no halves of characters."""
+    if len(text) > 4000 or any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text):
+        raise ValueError("must be one line of text without control characters")
+    return text
+
+
+Width = Annotated[int, Field(ge=1, le=WIDEST)]
+Taps = Annotated[int, Field(ge=1, le=99)]
 
 
 class Settings(BaseModel):
@@ -20,7 +44,9 @@ class Settings(BaseModel):
 
 
 class Data(Settings):
-    name: str = Field("digits", description="digits, omniglot, svhn, fashion-mnist, or the path of your own images")
+    name: Annotated[str, AfterValidator(plain_text)] = Field(
+        "digits", description="digits, omniglot, svhn, fashion-mnist, or the path of your own images"
+    )
     extra: bool = Field(True, description="SVHN: also train on the 531,131 extra images, as the paper does")
     size: tuple[int, int] | None = Field(None, description="own images: resize to height and width")
     binarise: Literal["dynamic", "threshold", "none"] | None = Field(
@@ -30,23 +56,27 @@ class Data(Settings):
 
 class Net(Settings):
     kind: Literal["pixelcnn", "mlp"] = Field("pixelcnn", description="residual encoder + gated PixelCNN, or two MLPs")
-    latent: int = Field(32, ge=1, description="dimensions of z (paper: 32; SVHN 64)")
-    channels: int = Field(32, ge=1, description="PixelCNN: channels of each layer (paper: 32)")
-    kernels: tuple[int, ...] = Field(
-        (9, 9, 9, 7, 7, 7, 5, 5, 5, 3, 3, 3), description="PixelCNN: one layer each (Kim et al.)"
+    latent: int = Field(32, ge=1, le=WIDEST, description="dimensions of z (paper: 32; SVHN 64)")
+    channels: int = Field(32, ge=1, le=WIDEST, description="PixelCNN: channels of each layer (paper: 32)")
+    kernels: tuple[Taps, ...] = Field(
+        (9, 9, 9, 7, 7, 7, 5, 5, 5, 3, 3, 3), max_length=64, description="PixelCNN: one layer each (Kim et al.)"
     )
-    encoder: tuple[int, ...] = Field((64, 64, 64), description="residual encoder: channels of its blocks (paper: 64)")
-    hidden: int = Field(200, ge=1, description="MLP: width of its two hidden layers (Burda et al.: 200)")
+    encoder: tuple[Width, ...] = Field(
+        (64, 64, 64), max_length=16, description="residual encoder: channels of its blocks (paper: 64)"
+    )
+    hidden: int = Field(200, ge=1, le=WIDEST, description="MLP: width of its two hidden layers (Burda et al.: 200)")
 
 
 class SVISettings(Settings):
-    steps: int = Field(9, ge=1, description="k; svi and iwae take k + 1, so that all methods see as many weights")
+    steps: int = Field(
+        9, ge=1, le=1_000_000, description="k; svi and iwae take k + 1, so that all methods see as many weights"
+    )
     lr: float = Field(0.02, gt=0, description="paper's 1.0 over its batch of 50: the per-example form (SVI.from_paper)")
     momentum: float = Field(0.5, ge=0, lt=1, description="paper's")
     max_grad_norm: float = Field(
         50**0.5, gt=0, description="paper's 1.0 in per-example form, for mean and log-variance each"
     )
-    samples: int = Field(1, ge=1, description="Monte-Carlo draws per step (paper: 1)")
+    samples: int = Field(1, ge=1, le=10_000, description="Monte-Carlo draws per step (paper: 1)")
     closed_form_kl: bool = Field(
         False, description="step along the likelihood's sample and the closed-form KL, as Kim et al."
     )
@@ -68,7 +98,9 @@ class Anneal(Settings):
 class Experiment(Settings):
     """A data set, its networks, and how they are trained."""
 
-    experiment: str = Field("digits", description="the name under which runs are filed")
+    experiment: Annotated[str, AfterValidator(plain_name)] = Field(
+        "digits", description="the name under which runs are filed"
+    )
     method: MethodName = Field("bsvi-sir", description="one of the paper's eight")
     seed: int = Field(0, ge=0, le=MOST_SEED, description="of weights, noise, order of examples and binarisation")
     data: Data = Data()
@@ -81,7 +113,7 @@ class Experiment(Settings):
     valid_every: int = Field(1000, ge=1, description="steps between looks at the validation images")
     patience: int = Field(20, ge=0, description="stop after so many looks without a better bound; 0: never")
     log_every: int = Field(100, ge=1, description="steps between lines of metrics.jsonl")
-    resampled: int = Field(1, ge=1, description="draws of q_SIR that train theta (paper: 1)")
+    resampled: int = Field(1, ge=1, le=10_000, description="draws of q_SIR that train theta (paper: 1)")
     recompute: bool | None = Field(
         None, description="methods on all draws: run the decoder again, not keep k + 1 graphs"
     )
@@ -128,11 +160,19 @@ EXPERIMENTS = _experiments()
 def read_toml(path: Path, base: Experiment) -> Experiment:
     """``base`` with the fields of a TOML file; an unknown or wrong field is one line that names it."""
     try:
-        given = tomllib.loads(path.read_text())
+        with path.open("rb") as file:
+            text = file.read(LARGEST_TOML + 1)
+        if len(text) > LARGEST_TOML:
+            raise ValueError(f"more than {LARGEST_TOML:,} bytes")
+        given = tomllib.loads(text.decode())
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); name an existing TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not TOML: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {printable(error, 200)}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not TOML: it is nested too deep") from None
     return update(base, given, str(path))
 
 
@@ -164,7 +204,7 @@ def first_problem(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: field, what was got, what is wanted."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
-    return f"{field} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    return f"{field} = {problem['input']!r:.80}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

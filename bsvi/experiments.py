@@ -69,8 +69,8 @@ def load_data(e: Experiment, data_dir: Path | None = None, progress: bool = True
     return load(e.data.name, data_dir, extra=e.data.extra, progress=progress, **options)
 
 
-def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str) -> VAE:
-    """The experiment's networks, freshly initialised from its seed."""
+def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str, spectral: bool | None = None) -> VAE:
+    """The experiment's networks, freshly initialised from its seed; ``spectral`` as for PixelCNN."""
     torch.manual_seed(e.seed)
     image = shape[1:]
     pixel = nets.Bernoulli() if likelihood == "bernoulli" else nets.DiscretisedLogistic()
@@ -78,7 +78,7 @@ def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str) -> 
         encoder: Any = nets.MLPEncoder(e.net.latent, image, e.net.hidden)
         return VAE(encoder, nets.MLPDecoder(e.net.latent, image, e.net.hidden, likelihood=pixel))
     encoder = nets.ResNetEncoder(e.net.latent, image, e.net.encoder)
-    decoder = nets.PixelCNN(e.net.latent, image, e.net.channels, e.net.kernels, likelihood=pixel)
+    decoder = nets.PixelCNN(e.net.latent, image, e.net.channels, e.net.kernels, likelihood=pixel, spectral=spectral)
     return VAE(encoder, decoder)
 
 

@@ -1,5 +1,6 @@
 """Images that a trained model makes: samples of the prior, reconstructions, interpolations, and the paper's Fig. 4."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from bsvi.data import Split, evaluation_batches
+from bsvi.files import write_atomically
 from bsvi.model import VAE
 
 
@@ -47,10 +49,10 @@ def gallery(model: VAE, test: Split, rows: int, columns: int, seed: int) -> dict
     }
 
 
-def write(path: Path, images: Tensor) -> Path:
-    """The grid as PATH.png to look at and PATH.npz to compute with; returns the PNG."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path.with_suffix(".npz"), images=images.numpy())
+def write(path: Path, images: Tensor, within: Path) -> Path:
+    """The grid as PATH.png to look at and PATH.npz to compute with; returns the PNG. No link below ``within`` is followed."""
+    archive, png = io.BytesIO(), io.BytesIO()
+    np.savez_compressed(archive, images=images.numpy())
     rows, columns, _, height, width = images.shape
     sheet = torch.full((rows, height + 2, columns, width + 2), 0.5)
     sheet[:, 1:-1, :, 1:-1] = images[:, :, 0].permute(0, 2, 1, 3)
@@ -59,5 +61,7 @@ def write(path: Path, images: Tensor) -> Path:
     picture = Image.fromarray(pixels).resize(
         (pixels.shape[1] * scale, pixels.shape[0] * scale), Image.Resampling.NEAREST
     )
-    picture.save(path.with_suffix(".png"))
+    picture.save(png, format="PNG")
+    write_atomically(path.with_suffix(".npz"), archive.getvalue(), within)
+    write_atomically(path.with_suffix(".png"), png.getvalue(), within)
     return path.with_suffix(".png")

@@ -12,6 +12,7 @@ DIGITS = 20  # of a whole number: those of a seed below 2**64
 SMALL = 4 << 20  # bytes of a JSON file that is one object: as Python objects it may be twenty times as many
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # matches an open end too: it never tries twice
 _BRACKET = re.compile(rb"[][{}]")
+_LONG = re.compile(rb"(?<![.\d])\d{%d}" % (DIGITS + 1))
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -29,13 +30,15 @@ def parse_json(text: bytes, nan: bool = False) -> Any:
     ...
     ValueError: nested more than 32 deep
     """
-    depth = 0
-    for bracket in _BRACKET.findall(_STRING.sub(b"", text)):
+    outside, depth = _STRING.sub(b"", text), 0
+    for bracket in _BRACKET.findall(outside):
         depth += 1 if bracket in b"[{" else -1
         if depth > DEPTH:
             raise ValueError(f"nested more than {DEPTH} deep")
+    if _LONG.search(outside):
+        raise ValueError(f"a whole number of more than {DIGITS} digits")
     try:
-        value = json.loads(text.decode(), parse_int=_whole, parse_constant=float if nan else _no_number)
+        value = json.loads(text.decode(), parse_constant=float if nan else _no_number)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError:
@@ -53,12 +56,6 @@ def read_json(path: Path, limit: int = SMALL, nan: bool = False) -> Any:
         return parse_json(read_bytes(path, limit), nan)
     except ValueError as error:
         raise Damaged(f"{printable(path)} is damaged ({error})") from None
-
-
-def _whole(digits: str) -> int:
-    if len(digits) > DIGITS + 1:
-        raise ValueError(f"a number of {len(digits):,} digits")
-    return int(digits)
 
 
 def _no_number(constant: str) -> NoReturn:

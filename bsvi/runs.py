@@ -22,6 +22,7 @@ from bsvi.files import (
 )
 from bsvi.lock import Lock, RunError
 from bsvi.reading import read_json
+from bsvi.weights import pack_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -230,12 +231,10 @@ class Run:
 
     def save_model(self, tensors: "dict[str, Tensor]", config: dict[str, Any], step: int) -> bool:
         """model.safetensors: the best weights with their configuration, for sharing; on a full disk warn and return False."""
-        from safetensors.torch import save
-
-        own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        metadata = {"format": "pt", "bsvi": json.dumps(finite_or_none({**config, "step": step}))}
+        own = {name: value for name, value in config.items() if name != "id"}  # equal runs, equal bytes
+        metadata = {"format": "pt", "bsvi": json.dumps(finite_or_none({**own, "step": step}))}
         try:
-            write_atomically(self.folder / "model.safetensors", save(own, metadata=metadata))
+            write_atomically(self.folder / "model.safetensors", pack_tensors(tensors, metadata))
         except OSError as error:
             self.warn(f"model.safetensors of step {step} not written ({error.strerror}); training goes on")
             return False

@@ -1,10 +1,9 @@
 """Numbers one can publish: a score per example, its mean with standard error and interval, and the files they live in."""
 
+import io
 import json
 import math
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.special import ndtr, stdtrit
+
+from bsvi.arrays import read_arrays
+from bsvi.files import write_atomically
+from bsvi.reading import read_json
 
 _RESAMPLES = 2000
 _AT_ONCE = 1 << 20  # numbers resampled at a time: the memory of a bootstrap does not grow with the data
@@ -158,12 +161,9 @@ class Scores:
         """Write scores-SPLIT.npz, and the split's entry of scores.json; other splits' entries stay."""
         folder = Path(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            arrays: dict[str, Any] = {"ids": self.ids, **self.columns}
-            _replace(folder / f"scores-{split}.npz", lambda file: np.savez_compressed(file, **arrays))
+            write_atomically(folder / f"scores-{split}.npz", _archive({"ids": self.ids, **self.columns}))
             entries = {**_read_json(folder / "scores.json"), split: self.summary(**extra)}
-            text = json.dumps(entries, indent=1, allow_nan=False).encode()
-            _replace(folder / "scores.json", lambda file: file.write(text))
+            write_atomically(folder / "scores.json", json.dumps(entries, indent=1, allow_nan=False).encode())
         except OSError as error:
             raise OSError(f"cannot write scores to {folder}: {error.strerror or error}; name another folder") from None
 
@@ -175,12 +175,11 @@ class Scores:
         if entry is None:
             raise FileNotFoundError(f"{folder} has no scores of the split {split!r}; run evaluate for it first")
         try:
-            with np.load(folder / f"scores-{split}.npz", allow_pickle=False) as file:
-                columns = {name: file[name] for name in file.files}
+            columns = read_arrays(folder / f"scores-{split}.npz")
             ids = columns.pop("ids")
             known = (entry["k"], entry["seed"], ids, columns, entry["diagnostics"])
             return cls(*known, tuple(entry["warnings"]), entry["seconds"])
-        except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        except (OSError, KeyError, TypeError, ValueError) as error:
             reason = type(error).__name__
             raise ValueError(f"{folder}: the scores of {split!r} are damaged ({reason}); evaluate again") from None
 
@@ -191,7 +190,9 @@ def _json_number(value: float) -> float | None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text()) if path.exists() else {}
+        content = read_json(path)
+    except FileNotFoundError:
+        return {}
     except ValueError:
         content = None
     if not isinstance(content, dict):
@@ -199,11 +200,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _replace(path: Path, write: Any) -> None:
-    """Write beside the file and move it there, so that a reader or a kill never sees half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+def _archive(arrays: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()

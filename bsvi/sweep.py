@@ -1,6 +1,5 @@
 """Many runs: which are still to do, in which order, how long they take, and a pool of processes that does them."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,8 @@ from pathlib import Path
 
 from bsvi import results
 from bsvi.config import Experiment
+from bsvi.files import open_to_read, open_to_write, printable
+from bsvi.reading import parse_json, read_json
 from bsvi.team import end_with_parent
 
 ENDED = ("done", "failed", "stopped")  # stopped: saved at its time limit, to be taken up again
@@ -42,13 +43,13 @@ class Job:
     def step(self) -> int:
         """The step of the last line of metrics."""
         try:
-            with open(self.folder / "metrics.jsonl", "rb") as file:
+            with open_to_read(self.folder / "metrics.jsonl") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
                 lines = [
                     line for line in file.read().splitlines() if line.startswith(b'{"split"') and line.endswith(b"}")
                 ]
-            return int(json.loads(lines[-1])["step"]) if lines else 0
-        except (OSError, ValueError, KeyError):
+            return int(parse_json(lines[-1], nan=True)["step"]) if lines else 0
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return 0
 
     def saved(self) -> tuple[bool, str, int]:
@@ -80,7 +81,7 @@ class Job:
 def is_scored(folder: Path, k: int, examples: int | None, iwae: Collection[int] | None = None) -> bool:
     """Whether a result answers this question: the same k, at least as many test images, all these numbers of IWAE draws."""
     try:
-        images = json.loads((folder / "config.json").read_text())["data"].get("test")
+        images = read_json(folder / "config.json")["data"].get("test")
         wanted = min((n for n in (examples, images) if n is not None), default=0)
         draws = {str(n) for n in iwae or ()}
         return any(
@@ -129,9 +130,9 @@ def launch(
     folder: Path, words: list[str], program: tuple[str, ...] = ("-m", "bsvi"), environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """``bsvi WORDS`` as a process that is told to save and leave should this one die; what it complains of is in errors.txt."""
-    folder.mkdir(parents=True, exist_ok=True)
     own = program == ("-m", "bsvi")  # other programs see to that themselves
-    with open(folder / "errors.txt", "wb") as errors:
+    with os.fdopen(open_to_write(folder / "errors.txt"), "wb") as errors:
+        errors.truncate(0)
         return subprocess.Popen(
             [sys.executable, *program, *words],
             stdout=subprocess.DEVNULL,
@@ -161,7 +162,9 @@ def finish(job: Job) -> None:
 def complaint(folder: Path) -> str:
     """The last line of errors.txt."""
     try:
-        lines = (folder / "errors.txt").read_text(errors="replace").strip().splitlines()
+        with open_to_read(folder / "errors.txt") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return lines[-1] if lines else ""
+    return printable(lines[-1]) if lines else ""

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from bsvi.files import make_folder
 from bsvi.training import Watcher, evaluating
 
 SHOWN = ("bound", "svi_0", "svi_k", "bsvi_k", "kl")
@@ -164,6 +165,7 @@ class TensorBoard:
         """Begin a file; what an earlier one holds beyond this step will be taken again and is not shown."""
         from torch.utils.tensorboard import SummaryWriter
 
+        make_folder(self.folder / "tensorboard", self.folder)  # UnsafeFile if it is a link
         self.writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step + 1)
 
     def scalars(self, group: str, line: dict[str, Any]) -> None:
@@ -196,6 +198,7 @@ class Wandb:
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
+        make_folder(self.folder / "wandb", self.folder)
         self.run = wandb.init(
             project="bsvi",
             dir=str(self.folder),

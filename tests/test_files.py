@@ -145,7 +145,7 @@ def test_printable_text_is_one_line_of_any_script():
     [
         (b"[" * 10**6, "nested more than 32 deep"),
         (b'{"a":' * 40 + b"1" + b"}" * 40, "nested more than 32 deep"),
-        (b'{"a": ' + b"9" * 10_000 + b"}", "10,000 digits"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "more than 20 digits"),
         (b'{"a": NaN}', "NaN is no JSON"),
         (b'{"a": \xff}', "not UTF-8"),
         (rb'{"a": "\ud800"}', "not UTF-8"),

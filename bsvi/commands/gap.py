@@ -44,7 +44,8 @@ def main(words: list[str]) -> int:
     largest = own.name == results.name_of("gap", "test", best)
     worst = gap.worst(min(arguments.worst, len(split)))
     at = torch.tensor([split.ids.tolist().index(i) for i in worst])
-    sheet = pictures.write(trained.folder / ("gap-worst" if largest else f"{own.stem}-worst"), split.grey(at)[None])
+    name = "gap-worst" if largest else f"{own.stem}-worst"
+    sheet = pictures.write(trained.folder / name, split.grey(at)[None], trained.folder)
     print(f"  worst images (ids {', '.join(map(str, worst[:10]))}): {sheet}")
     for warning in gap.warnings:
         print(f"  warning: {warning}")

@@ -22,7 +22,8 @@ def main(words: list[str]) -> int:
     started = runtime.start(runtime.Runtime(arguments.device, compile="off"))
     run = trained.load_trained(arguments.run, started.device)
     out = arguments.out or run.folder / "samples"
+    within = arguments.out or run.folder
     test = run.data(arguments.data_dir).test
     for name, images in pictures.gallery(run.model, test, arguments.rows, arguments.columns, arguments.seed).items():
-        print(pictures.write(out / name, images))
+        print(pictures.write(out / name, images, within))
     return 0

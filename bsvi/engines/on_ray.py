@@ -11,6 +11,7 @@ from typing import Any
 
 from bsvi.engines.attempt import TRIES, Attempt, Place, shipped
 from bsvi.engines.ray_connection import check_port, giving_up, imported, silent
+from bsvi.files import read_bytes, write_atomically
 from bsvi.sweep import Job
 
 OBJECT_STORE = 80 * 2**20  # bytes: nothing goes through it, and Ray's own share is a third of the memory
@@ -161,8 +162,7 @@ def attempt(job: Job, place: Place) -> tuple[str, str]:
     """In a worker: how the job has ended, and what went wrong or "". A worker that dies takes its process along."""
     import ray
 
-    job.folder.mkdir(parents=True, exist_ok=True)
-    (job.folder / NODE).write_text(ray.get_runtime_context().get_node_id())
+    write_atomically(job.folder / NODE, ray.get_runtime_context().get_node_id().encode())
     try:
         made = Attempt(job, place)
         problem = made.run()
@@ -174,8 +174,8 @@ def attempt(job: Job, place: Place) -> tuple[str, str]:
 def node_of(job: Job) -> str:
     """The node that has a job, or "" before it has begun."""
     try:
-        return (job.folder / NODE).read_text()
-    except OSError:
+        return read_bytes(job.folder / NODE, 1000).decode()
+    except (OSError, ValueError):
         return ""
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bsvi.engines.attempt import Attempt, Place, shipped
-from bsvi.files import write_atomically
+from bsvi.files import open_to_write, write_atomically
+from bsvi.reading import read_json
 from bsvi.sweep import ENDED, Job, complaint
 
 CLUSTER = (
@@ -126,12 +127,11 @@ class SlurmEngine:
     @contextlib.contextmanager
     def _ids(self) -> Iterator[dict[str, str]]:
         """The file of job ids, kept from other sweeps while it is open, and written at the end."""
-        self.settings.folder.mkdir(parents=True, exist_ok=True)
         path = self.settings.folder / "jobs.json"
-        with open(self.settings.folder / "lock", "w") as lock:
+        with os.fdopen(open_to_write(self.settings.folder / "lock"), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                ids = json.loads(path.read_text()) if path.exists() else {}
+                ids = read_json(path) if path.exists() else {}
                 ids = {str(name): str(number) for name, number in ids.items()}
             except (ValueError, AttributeError):
                 raise ValueError(f"{path} is damaged; look with squeue that no job runs, and remove it") from None
