@@ -46,6 +46,7 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "distributed": CORE | {"runtime", "shares", "team"},
     "watch": {"files", "runs", "training", "experiments"},
     "experiments": CORE | {"methods", "nets", "data", "config", "training"},
+    "batching": {"config"},
     "results": {"checkpoint", "files", "reading"},
     "sweep": {"config", "files", "reading", "results", "team"},
     "engines": {"files", "reading", "sweep"},

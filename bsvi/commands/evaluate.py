@@ -2,10 +2,12 @@
 
 import argparse
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bsvi import results, runtime
+from bsvi import batching, results, runtime
+from bsvi.commands.bar import Bar
 from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for_all, which
 from bsvi.record import share_of
 from bsvi.team import Place, leave
@@ -38,7 +40,9 @@ def evaluate_at(place: Place | None, arguments: argparse.Namespace, words: list[
     """All of it, or a share and then what is left; returns the exit code."""
     share = which(arguments.share, arguments.processes, place)
     with waiting_for_all(place) as wait:
-        trained, split, progress, svi = prepare(arguments, arguments.split)
+        draws = 5 * arguments.k if arguments.iwae is None else max(arguments.iwae, default=0)
+        costs = lambda svi: batching.evaluate_passes(arguments.k, draws, svi.samples)  # noqa: E731
+        trained, split, progress, svi = prepare(arguments, arguments.split, costs)
         store = trained.folder / store_name(arguments, trained)
         if share is not None:
             do_share(arguments, trained, split, svi, share, store)
@@ -65,12 +69,13 @@ def do_share(
         with Bar(title, len(split) // share[1], quiet) as bar:
             options = {"k": arguments.k, "svi": svi, "iwae": arguments.iwae, "seed": arguments.seed}
             evaluate(trained.model, mine, store=share_of(store, *share), progress=bar.update, **options)
-    few = share_batches(split.take(arguments.ais), arguments.batch_size, share, trained.device) if arguments.ais else []
+    size = ais_batch(arguments, trained)
+    few = share_batches(split.take(arguments.ais), size, share, trained.device) if arguments.ais else []
     if few != []:
         ais(trained.model, few, seed=arguments.seed, store=share_of(ais_store(store), *share))
 
 
-def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: "Bar") -> int:
+def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: Bar) -> int:
     """Evaluate what is not in the store yet; keep and print the numbers."""
     from bsvi.evaluation import evaluate
 
@@ -78,7 +83,7 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
     with progress:
         scores = evaluate(
             trained.model,
-            batches(split, arguments, trained.device),
+            batches(split, arguments.batch_size, trained.device),
             k=arguments.k,
             svi=svi,
             iwae=arguments.iwae,
@@ -121,6 +126,10 @@ def store_name(arguments: argparse.Namespace, trained: Any) -> str:
     return f"evaluation-{arguments.split}-step{trained.step}-k{arguments.k}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
 
 
+def ais_batch(arguments: argparse.Namespace, trained: Any) -> int:
+    return min(arguments.batch_size, size_for(batching.ais_passes(), arguments, trained))
+
+
 def ais_store(store: Path) -> Path:
     return store.with_name(store.name.replace("evaluation", "ais", 1))
 
@@ -133,7 +142,7 @@ def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: 
     with Bar(f"{trained.folder.name} AIS", len(few), arguments.quiet) as bar:
         annealed = ais(
             trained.model,
-            batches(few, arguments, trained.device),
+            batches(few, ais_batch(arguments, trained), trained.device),
             seed=arguments.seed,
             store=store,
             progress=bar.update,
@@ -158,7 +167,7 @@ def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """What evaluate and gap share."""
     parser.add_argument(
-        "--batch-size", type=int, help="images at once (default 100, with a small decoder 500); no number depends on it"
+        "--batch-size", type=int, help="images at once (default: as many as take seconds); no number depends on it"
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the noise, which belongs to the image and not to its batch"
@@ -170,8 +179,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
-def prepare(arguments: argparse.Namespace, name: str) -> tuple[Any, Any, "Bar", Any]:
-    """The trained run, its images, a progress bar, and the run's SVI settings."""
+def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], int]) -> tuple[Any, Any, Bar, Any]:
+    """The trained run, its images, a progress bar, and the run's SVI settings; ``passes(svi)`` is what an image costs."""
     from bsvi.refine import SVI
     from bsvi.trained import load_trained
 
@@ -182,50 +191,23 @@ def prepare(arguments: argparse.Namespace, name: str) -> tuple[Any, Any, "Bar", 
     started = runtime.start(runtime.Runtime(arguments.device, arguments.threads, arguments.compile))
     trained = load_trained(arguments.run, started.device)
     runtime.compile_decoder(trained.model.decoder, started.compile)
-    if arguments.batch_size is None:  # calls of 100 cost a small decoder a quarter more time, a large one nothing
-        arguments.batch_size = 100 if runtime.heavy(trained.model.decoder) else 500
+    svi = SVI(**trained.experiment.svi.model_dump())
+    if arguments.batch_size is None:
+        arguments.batch_size = 100 if svi.clip == "batch" else size_for(passes(svi), arguments, trained)
     split = getattr(trained.data(arguments.data_dir), name)
     if arguments.examples is not None:
         split = split.take(arguments.examples)
-    svi = SVI(**trained.experiment.svi.model_dump())
     return trained, split, Bar(f"{trained.folder.name} {name}", len(split), arguments.quiet), svi
 
 
-def batches(split: Any, arguments: argparse.Namespace, device: Any) -> Any:
+def size_for(passes: int, arguments: argparse.Namespace, trained: Any) -> int:
+    """Images of a batch that ends within seconds."""
+    threads = arguments.threads or runtime.cores() // getattr(arguments, "processes", 1)
+    image = trained.model.decoder.image
+    return batching.batch_size(trained.experiment.net, image, passes, threads, trained.device.type)
+
+
+def batches(split: Any, size: int, device: Any) -> Any:
     from bsvi.data import evaluation_batches
 
-    return evaluation_batches(split, batch_size=arguments.batch_size, device=device)
-
-
-class Bar:
-    """Images done and time left: a live bar on a terminal, a line every half minute elsewhere."""
-
-    def __init__(self, title: str, total: int, quiet: bool) -> None:
-        import time
-
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self.live, self.quiet, self.title, self.total = console.is_terminal, quiet, title, total
-        self.bar = Progress(console=console, disable=quiet or not self.live)
-        self.task = self.bar.add_task(title, total=total)
-        self.clock = time.monotonic
-        self.start = self.said = self.clock()
-        self.first: int | None = None
-
-    def __enter__(self) -> "Bar":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
-
-    def update(self, done: int) -> None:
-        self.bar.update(self.task, completed=done)
-        now = self.clock()
-        self.first = done if self.first is None else self.first
-        if not self.live and not self.quiet and now - self.said > 30:
-            left = (now - self.start) / max(done - self.first, 1) * (self.total - done)
-            print(f"{self.title}: {done}/{self.total} images, about {left:.0f} s left", flush=True)
-            self.said = now
+    return evaluation_batches(split, batch_size=size, device=device)

@@ -71,7 +71,16 @@ def run_shares(words: list[str], arguments: argparse.Namespace, store: Path, ima
     """Do all shares in processes of their own; one that fails ends the others, and what they have finished is kept."""
     count = arguments.processes
     threads = arguments.threads or max(1, cores() // count)
-    common = [*words, "--processes", "1", "--threads", str(threads), "--quiet"]
+    common = [
+        *words,
+        "--processes",
+        "1",
+        "--threads",
+        str(threads),
+        "--quiet",
+        "--batch-size",
+        str(arguments.batch_size),
+    ]
     size = min(arguments.batch_size, max(1, images // count))
     with contextlib.ExitStack() as held:
         said = [held.enter_context(tempfile.TemporaryFile()) for _ in range(count)]

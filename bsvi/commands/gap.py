@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bsvi import results
+from bsvi import batching, results
 from bsvi.commands.evaluate import add_common, batches, prepare
 from bsvi.files import open_to_read
 from bsvi.reading import parse_json
@@ -25,12 +25,14 @@ def main(words: list[str]) -> int:
     from bsvi import pictures
     from bsvi.gap import amortization_gap
 
-    trained, split, progress, _ = prepare(arguments, "test")
+    trained, split, progress, _ = prepare(
+        arguments, "test", lambda _: batching.gap_passes(arguments.k, arguments.steps)
+    )
     results.read(trained.folder / "gap.json")  # what is damaged is told before the work, not after it
     with progress:
         gap = amortization_gap(
             trained.model,
-            batches(split, arguments, trained.device),
+            batches(split, arguments.batch_size, trained.device),
             steps=arguments.steps,
             k=arguments.k,
             seed=arguments.seed,
