@@ -37,6 +37,7 @@ def plain_text(text: str) -> str:
 
 Width = Annotated[int, Field(ge=1, le=WIDEST)]
 Taps = Annotated[int, Field(ge=1, le=99)]
+DATA_SETS = ("digits", "omniglot", "svhn", "fashion-mnist")  # any other name is the path of someone's own images
 
 
 class Settings(BaseModel):

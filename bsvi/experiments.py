@@ -95,9 +95,10 @@ def build(e: Experiment, device: torch.device, data_dir: Path | None = None, pro
 
 
 def describe_data(dataset: Dataset) -> dict[str, Any]:
-    """What a result must say of its data: name, hash, counts."""
+    """What a result must say of its data: name, hash, counts; of your own images also where they are."""
     counts: dict[str, int] = {str(split.name): len(split) for split in dataset.splits}
-    return {"name": dataset.name, "sha256": dataset.sha256, "shape": list(dataset.shape), **counts}
+    place = {"path": dataset.place} if dataset.place else {}
+    return {"name": dataset.name, "sha256": dataset.sha256, "shape": list(dataset.shape), **counts, **place}
 
 
 def reconstructions(model: VAE, batch: Batch, count: int = 8) -> torch.Tensor:

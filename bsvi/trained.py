@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from bsvi.config import EXPERIMENTS, Experiment, update
+from bsvi.config import DATA_SETS, EXPERIMENTS, Experiment, update
 from bsvi.data import Dataset
 from bsvi.experiments import build_model, build_objective, load_data
 from bsvi.files import open_to_read, printable
@@ -33,17 +33,34 @@ class Trained:
     device: torch.device
     objective: Objective | None = None  # with pi of the same step; None where an older file does not hold it
 
-    def data(self, data_dir: Path | None = None) -> Dataset:
-        """The images of the run; others than it was trained on are refused."""
-        dataset = load_data(self.experiment, data_dir)
+    def data(self, data_dir: Path | None = None, name: str | None = None) -> Dataset:
+        """The images of the run, or those at ``name``; others than it was trained on are refused, by their hash."""
+        data = self.experiment.data.model_copy(update={"name": name or self.place(data_dir)})
+        dataset = load_data(self.experiment.model_copy(update={"data": data}), data_dir)
         if dataset.sha256 != self.about["data"]["sha256"]:
             raise RunError(
                 f"these are other images than {self.folder} was trained on (data hash {dataset.sha256[:12]}, then "
-                f"{self.about['data']['sha256'][:12]}); point --data-dir to the same files"
+                f"{self.about['data']['sha256'][:12]}); name the same ones with --data-dir or --data.name"
             )
         if [*dataset.shape] != self.about["data"]["shape"]:
             raise RunError(f"{self.folder} was trained on images of another shape than these, {dataset.shape}")
         return dataset
+
+    def place(self, data_dir: Path | None = None) -> str:
+        """The name of a public data set, or where someone's own images are now: below ``data_dir``, or where they were."""
+        name = self.experiment.data.name
+        if name in DATA_SETS:
+            return name
+        known = self.about["data"].get("path")
+        places = [Path(known)] if isinstance(known, str) and known else []
+        places = [*places, Path(name)] if data_dir is None else [data_dir / Path(name).name, data_dir]
+        found = next((place for place in places if place.exists()), None)
+        if found is None:
+            raise RunError(
+                f"the images of {self.folder} are not at {printable(places[0])}; name the place where they are now with "
+                "--data.name PATH"
+            )
+        return str(found)
 
 
 def load_trained(path: Path, device: torch.device) -> Trained:

@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.config import Experiment, differences
+from bsvi.config import DATA_SETS, Experiment, differences
 from bsvi.runs import Run, RunError
 
 if TYPE_CHECKING:
@@ -35,7 +35,25 @@ def read_about(run: Run) -> dict[str, Any] | None:
 def changed_fields(run: Run, experiment: Experiment) -> list[str]:
     """The fields in which a run that was begun differs from an experiment, as 'steps: 1000 -> 2000'."""
     stored = read_about(run)
-    return [] if stored is None else differences(stored["config"], experiment.model_dump(mode="json"))
+    if stored is None:
+        return []
+    if moved(stored, experiment):
+        data = experiment.data.model_copy(update={"name": stored["config"]["data"]["name"]})
+        experiment = experiment.model_copy(update={"data": data})
+    return differences(stored["config"], experiment.model_dump(mode="json"))
+
+
+def moved(stored: dict[str, Any], experiment: Experiment) -> bool:
+    """Whether the experiment names a run's own images by another path: the same place, or the same images by their hash."""
+    data = stored["config"].get("data")
+    old, new = data.get("name") if isinstance(data, dict) else None, experiment.data.name
+    if old is None or old == new or old in DATA_SETS or new in DATA_SETS:
+        return False
+    if str(Path(new).resolve()) == stored["data"].get("path"):
+        return True
+    from bsvi.experiments import load_data
+
+    return load_data(experiment).sha256 == stored["data"].get("sha256")
 
 
 def describe(experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:

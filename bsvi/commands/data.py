@@ -15,11 +15,15 @@ def main(words: list[str]) -> int:
     verbs.add_parser("list", parents=[folder], help="the data sets, and which are here")
     fetch = verbs.add_parser("fetch", parents=[folder, extra], help="download what is missing, verify its hash")
     fetch.add_argument("name", metavar="NAME")
-    check = verbs.add_parser(
-        "check", parents=[folder, extra], help="read all of it: counts, ranges, hashes, contact sheet"
-    )
+    check = verbs.add_parser("check", parents=[folder, extra], help="read all of it: counts, ranges, hashes")
     check.add_argument("name", metavar="NAME", help="a data set, or the path of your own images")
-    check.add_argument("--sheet", type=Path, metavar="PNG", help="contact sheet (default NAME.png in this folder)")
+    check.add_argument("--sheet", type=Path, metavar="PNG", help="also write a contact sheet, to this file")
+    check.add_argument(
+        "--size", type=sides, help="own images: crop and resize to one side (28), or height x width (28x20)"
+    )
+    check.add_argument(
+        "--binarise", choices=("dynamic", "threshold", "none"), help="own images: as bsvi train takes them"
+    )
     check.add_argument(
         "--record", action="store_true", help="write SHA256SUMS beside the files, to notice later damage"
     )
@@ -37,11 +41,24 @@ def main(words: list[str]) -> int:
         for path in data.fetch(arguments.name, arguments.data_dir, extra=not arguments.no_extra):
             print(path)
     else:
-        sheet = arguments.sheet or Path(f"{Path(arguments.name).name}.png")
-        extra_too = not arguments.no_extra
-        print(
-            data.check(
-                arguments.name, arguments.data_dir, extra=extra_too, contact_sheet=sheet, record_hashes=arguments.record
-            )
+        options = {name: getattr(arguments, name) for name in ("size", "binarise")}
+        report = data.check(
+            arguments.name,
+            arguments.data_dir,
+            extra=not arguments.no_extra,
+            contact_sheet=arguments.sheet,
+            record_hashes=arguments.record,
+            **{name: value for name, value in options.items() if value is not None},
         )
+        print(report)
     return 0
+
+
+def sides(text: str) -> int | tuple[int, int]:
+    """One side, or height and width.
+
+    >>> sides("28"), sides("28x20")
+    (28, (28, 20))
+    """
+    height, x, width = text.partition("x")
+    return (int(height), int(width)) if x else int(height)

@@ -172,11 +172,19 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="of the noise, which belongs to the image and not to its batch"
     )
-    parser.add_argument("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
+    add_data(parser)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all cores")
     parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto", help="compile the decoder")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Where the images of a run are now; their hash is compared."""
+    parser.add_argument("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
+    parser.add_argument(
+        "--data.name", dest="data_name", metavar="PATH", help="own images that have moved: their new place"
+    )
 
 
 def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], int]) -> tuple[Any, Any, Bar, Any]:
@@ -194,7 +202,7 @@ def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], in
     svi = SVI(**trained.experiment.svi.model_dump())
     if arguments.batch_size is None:
         arguments.batch_size = 100 if svi.clip == "batch" else size_for(passes(svi), arguments, trained)
-    split = getattr(trained.data(arguments.data_dir), name)
+    split = getattr(trained.data(arguments.data_dir, arguments.data_name), name)
     if arguments.examples is not None:
         split = split.take(arguments.examples)
     return trained, split, Bar(f"{trained.folder.name} {name}", len(split), arguments.quiet), svi

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from bsvi.commands.evaluate import add_data
+
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bsvi sample", description=__doc__)
@@ -11,7 +13,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--columns", type=int, default=20, help="images for each z (default 20, as the paper)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for the PNG and npz files (default RUN/samples)")
-    parser.add_argument("--data-dir", type=Path, help="folder of data files, for reconstructions")
+    add_data(parser)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     arguments = parser.parse_args(words)
     if min(arguments.rows, arguments.columns) < 1:
@@ -23,7 +25,7 @@ def main(words: list[str]) -> int:
     run = trained.load_trained(arguments.run, started.device)
     out = arguments.out or run.folder / "samples"
     within = arguments.out or run.folder
-    test = run.data(arguments.data_dir).test
+    test = run.data(arguments.data_dir, arguments.data_name).test
     for name, images in pictures.gallery(run.model, test, arguments.rows, arguments.columns, arguments.seed).items():
         print(pictures.write(out / name, images, within))
     return 0

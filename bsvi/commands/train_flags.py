@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, Field, ValidationError
 
-from bsvi.config import EXPERIMENTS, Experiment, first_problem, read_toml, update
+from bsvi.config import DATA_SETS, EXPERIMENTS, Experiment, first_problem, read_toml, update
 from bsvi.runs import Run, RunError
 
 
@@ -53,6 +53,7 @@ def parse(words: list[str], verb: str = "train") -> Command:
         if stored is None:
             raise RunError(f"{folder} holds no config.json; name a run folder, or start one with bsvi train EXPERIMENT")
         base, words = update(EXPERIMENTS["digits"], stored["config"], str(folder / "config.json")), words[2:]
+        base = at_its_place(base, stored.get("data"))
         return flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN", refuse)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         refuse(f"name an experiment first: bsvi {verb} EXPERIMENT; there are {', '.join(EXPERIMENTS)}")
@@ -73,6 +74,14 @@ def parse(words: list[str], verb: str = "train") -> Command:
         base = read_toml(Path(rest[at + 1]), base)
         rest = rest[:at] + rest[at + 2 :]
     return flags(base, rest, f"bsvi train {name}", refuse)
+
+
+def at_its_place(base: Experiment, data: Any) -> Experiment:
+    """The experiment with its own images named by their absolute path, so that a run goes on from any folder."""
+    path = data.get("path") if isinstance(data, dict) else None
+    if not isinstance(path, str) or base.data.name in DATA_SETS or not Path(path).exists():
+        return base
+    return base.model_copy(update={"data": base.data.model_copy(update={"name": path})})
 
 
 def refuse_words(verb: str, line: str) -> NoReturn:

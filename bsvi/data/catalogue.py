@@ -178,10 +178,12 @@ def check(
 ) -> Report:
     """Return counts, ranges and hashes of a data set that is here, after reading all of it; nothing is downloaded.
 
-    `contact_sheet` is where to write a PNG of its images; `record_hashes` writes the files' SHA-256 beside them, so
-    that later damage is noticed in any format.
+    `contact_sheet` is where to write a PNG of its images, never among them; `record_hashes` writes the files' SHA-256
+    beside them, so that later damage is noticed in any format.
     """
     name = str(name)
+    if contact_sheet is not None:
+        _check_beside(Path(contact_sheet), name, data_dir)
     extra = extra and (name != "svhn" or find("svhn", "extra_32x32.mat", data_dir) is not None)
     dataset = load(name, data_dir, extra=extra, download=False, **options)
     named = name in SOURCES
@@ -199,6 +201,16 @@ def check(
     sheet = write_contact_sheet(dataset, Path(contact_sheet)) if contact_sheet is not None else None
     reports = tuple(_file_report(name, path, Path(name)) for path in files)
     return Report(dataset.name, dataset.shape, dataset.likelihood, dataset.sha256, tuple(splits), reports, sheet)
+
+
+def _check_beside(sheet: Path, name: str, data_dir: Path | str | None) -> None:
+    """Raise ValueError for a contact sheet that would become one of the images, or take the place of a file of data."""
+    own = Path(name)
+    sources = [find(name, source.file, data_dir) for source in SOURCES.get(name, ())]
+    files = {path.resolve() for path in [*sources, own] if path is not None and path.exists()}
+    inside = name not in SOURCES and own.is_dir() and sheet.resolve().is_relative_to(own.resolve())
+    if inside or sheet.resolve() in files:
+        raise ValueError(f"the contact sheet {sheet} would lie in the data themselves; name a file elsewhere")
 
 
 def _file_report(name: str, path: Path, top: Path) -> FileReport:

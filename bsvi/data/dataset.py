@@ -49,6 +49,7 @@ class Dataset:
     valid: Split
     test: Split
     likelihood: Likelihood
+    place: str = ""  # of your own images: where they were found, as an absolute path
     sha256: str = field(init=False)  # over the arrays after loading and splitting, before any binarisation
 
     def __post_init__(self) -> None:

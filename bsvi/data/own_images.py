@@ -1,13 +1,14 @@
 """Your own images: a folder of pictures, an .npy or .npz file, or an IDX file."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64, UInt8
 from PIL import Image
 
-from bsvi.data.dataset import Dataset, Split, SplitName, held_out
+from bsvi.data.dataset import Dataset, Likelihood, Split, SplitName, held_out
 from bsvi.data.idx import read_idx_images
 from bsvi.data.integrity import BadFile
 from bsvi.data.npy import read_npy, read_npz
@@ -15,6 +16,15 @@ from bsvi.data.pictures import FORMATS, picture_files, read_pictures, resize
 
 BINARISE = ("dynamic", "threshold", "none")
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
+WORDS = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "test": "test"}
+MEANT = {
+    "training": "train",
+    "dev": "valid",
+    "development": "valid",
+    "eval": "test",
+    "testing": "test",
+    "holdout": "test",
+}
 
 
 def load_own_images(
@@ -27,11 +37,11 @@ def load_own_images(
 ) -> Dataset:
     """Return a data set made of the images at `path`.
 
-    A folder with subfolders train, valid, test (or an .npz with arrays of these names) gives those splits; parts that
-    are missing are drawn from train with the published seed, `validation` and `test` images of it (a tenth, at most
-    2,000). `size` (one side, or height and width) crops and resizes. `binarise` is "dynamic" (0/1 pixels drawn at
-    every visit, Bernoulli likelihood), "threshold" (1 from a grey value of 0.5 on, Bernoulli likelihood) or "none"
-    (grey values on the grid j/255, discretised logistic likelihood).
+    A folder with subfolders train, valid (or val, validation) and test, in any case, gives those splits, as does an .npz
+    with arrays of these names; anything else beside them is refused. Parts that are missing are drawn from train with the
+    published seed, `validation` and `test` images of it (a tenth, at most 2,000). `size` (one side, or height and width)
+    crops and resizes. `binarise` is "dynamic" (0/1 pixels drawn at every visit, Bernoulli likelihood), "threshold" (1 from
+    a grey value of 0.5 on, Bernoulli likelihood) or "none" (grey values on the grid j/255, discretised logistic likelihood).
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "noise.npz"
@@ -67,7 +77,9 @@ def load_own_images(
         )
         for name in SPLITS
     )
-    return Dataset(path.stem, train, valid, tested, "logistic" if binarise == "none" else "bernoulli")
+    likelihood: Likelihood = "logistic" if binarise == "none" else "bernoulli"
+    name = path.stem if path.stem.strip(".") else path.resolve().stem  # "." has no name of its own
+    return Dataset(name, train, valid, tested, likelihood, str(path.resolve()))
 
 
 def own_files(path: Path) -> list[Path]:
@@ -75,18 +87,56 @@ def own_files(path: Path) -> list[Path]:
     return picture_files(path) if path.is_dir() else [path]
 
 
+def split_folders(folder: Path) -> dict[str, Path]:
+    """Return the subfolders by the split that their names mean, whatever their case; empty where none means one.
+
+    Anything beside them that holds or could hold images is refused: it would be left out, or mixed with the rest.
+    """
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    folders = [path for path in inside if path.is_dir()]
+    for path in folders:
+        if path.name.lower() in MEANT:
+            raise BadFile(folder, "train, valid and test", f"{path.name}; rename it to {MEANT[path.name.lower()]}")
+    found = _by_split(folder, {path.name: path for path in folders})
+    pictures = [path for path in inside if path.suffix.lower() in FORMATS and path not in folders]
+    others = [path for path in [*folders, *pictures] if path not in found.values()]
+    if found and others:
+        names = f"{others[0].name}{f' and {len(others) - 1} more' if len(others) > 1 else ''}"
+        raise BadFile(folder, f"nothing beside {', '.join(path.name for path in found.values())}", names)
+    return found
+
+
+def _by_split(path: Path, named: dict[str, Any]) -> dict[str, Any]:
+    """What has the name of a split, by split; train must be there, and no split twice."""
+    found: dict[str, Any] = {}
+    for name, part in named.items():
+        split = WORDS.get(name.lower())
+        if split in found:
+            raise BadFile(path, f"one {split} part", f"several, {name} among them")
+        if split is not None:
+            found[split] = part
+    if found and "train" not in found:
+        raise BadFile(path, "a part named train", f"only {', '.join(found)}")
+    return found
+
+
 def _read(path: Path, size: tuple[int, int] | None) -> dict[str, np.ndarray]:
     if path.is_dir():
-        named = {name: path / name for name in SPLITS if (path / name).is_dir()}
-        folders = named if "train" in named else {"train": path}
+        folders = split_folders(path) or {"train": path}
         return {name: read_pictures(folder, size, path) for name, folder in folders.items()}
+    if not path.is_file():
+        raise BadFile(path, "a folder or a regular file", "neither")  # a pipe would make us wait
     if path.suffix == ".npy":
         return {"train": read_npy(path)}
     if path.suffix == ".npz":
         arrays = read_npz(path)
-        named_arrays: dict[str, np.ndarray] = {name: arrays[name] for name in SPLITS if name in arrays}
-        if "train" in named_arrays:
-            return named_arrays
+        if named := _by_split(path, arrays):
+            others = [
+                name for name in arrays if name.lower() not in WORDS and arrays[name].ndim > 2
+            ]  # labels have less
+            if others:
+                raise BadFile(path, f"no images beside {', '.join(named)}", others[0][:80])
+            return named
         if "images" not in arrays and len(arrays) > 1:
             raise BadFile(path, "an array named train or images", f"only {', '.join(sorted(arrays))[:80]}")
         return {"train": arrays["images"] if "images" in arrays else next(iter(arrays.values()))}

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from bsvi.data.integrity import BadFile, recorded, say_unguarded, verify
+from bsvi.data.integrity import BadFile, log, recorded, say_unguarded, verify
 
 # Formats that pillow decodes by itself; others can call outside programs or hold several kinds of content.
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".gif": "GIF", ".pgm": "PPM", ".webp": "WEBP"}
@@ -33,16 +33,31 @@ def read_pictures(
     if not paths:
         raise BadFile(folder, f"pictures ({', '.join(FORMATS)})", "none")
     top = folder if top is None else top
+    say_together(folder, paths)
     sums, unguarded, images = recorded(top), 0, []
     for path in paths:
         unguarded += not verify(path, FORMATS[path.suffix.lower()] == "PNG", top, sums)
         images.append(_read(path, size))
         if images[-1].shape != images[0].shape:
             (height, width), (h, w) = images[0].shape, images[-1].shape
-            raise BadFile(path, f"{height}x{width} pixels as in {paths[0].name}", f"{h}x{w}; give a size to resize to")
+            raise BadFile(
+                path,
+                f"{height}x{width} pixels as in {paths[0].name}",
+                f"{h}x{w}; give a size to resize to (--size, in bsvi train --data.size)",
+            )
     if unguarded:
         say_unguarded(folder, unguarded)
     return np.stack(images)
+
+
+def say_together(folder: Path, paths: list[Path]) -> None:
+    """Log that the pictures of several folders become one set: it may not be meant."""
+    folders = sorted({path.relative_to(folder).parent.as_posix() for path in paths})
+    if len(folders) > 1:
+        names = ", ".join(folders[:5]) + (", ..." if len(folders) > 5 else "")
+        log.warning(
+            "%s: %s pictures of %d folders (%s) are taken together", folder, f"{len(paths):,}", len(folders), names
+        )
 
 
 def resize(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
