@@ -4,6 +4,8 @@ import os
 import sys
 from importlib import import_module
 
+from bsvi.files import printable
+
 VERBS = {
     "train": "train one method on one experiment; run the same command again to resume",
     "evaluate": "log-likelihood, ELBO*, KL*, Reconstruction* of a trained run, with errors",
@@ -75,8 +77,8 @@ def _ours(error: BaseException) -> bool:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'a file'}: {error.strerror}"
-    return " ".join(str(error).split())
+        return printable(f"{error.filename or 'a file'}: {error.strerror}", 2000)
+    return printable(error, 2000)
 
 
 def entry() -> None:

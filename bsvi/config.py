@@ -177,20 +177,23 @@ def read_toml(path: Path, base: Experiment) -> Experiment:
     return update(base, given, str(path))
 
 
-def update(base: Experiment, given: dict[str, Any], source: str) -> Experiment:
+def update(base: Experiment, given: Any, source: str) -> Experiment:
     """``base`` with nested fields replaced; errors name the field, and the nearest one that exists."""
+
+    if not isinstance(given, dict):
+        raise ValueError(f"{source}: a configuration is a table of fields, got {given!r:.80}")
 
     def merge(settings: BaseModel, values: dict[str, Any], prefix: str) -> dict[str, Any]:
         merged = settings.model_dump()
         for key, value in values.items():
             if key not in merged:
-                close = difflib.get_close_matches(key, merged, n=1)
+                close = difflib.get_close_matches(key[:80], merged, n=1)
                 hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(merged)}"
-                raise ValueError(f"{source}: unknown field {prefix}{key}; {hint}")
+                raise ValueError(f"{source}: unknown field {prefix}{key:.80}; {hint}")
             inner = getattr(settings, key)
             if isinstance(inner, BaseModel):
                 if not isinstance(value, dict):
-                    raise ValueError(f"{source}: {prefix}{key} is a table, got {value!r}; write [{prefix}{key}]")
+                    raise ValueError(f"{source}: {prefix}{key} is a table, got {value!r:.80}; write [{prefix}{key}]")
                 value = merge(inner, value, f"{prefix}{key}.")
             merged[key] = value
         return merged

@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 _IN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # a pipe must not make us wait
 
+_JOINERS = "\u200c\u200d"  # of Persian, of Indic scripts, of emoji: they are never seen, but part of words
+
 
 class UnsafeFile(OSError):
     """A link, a pipe, a device, a file that is too large: ``strerror`` says what it is and what to do."""
@@ -57,7 +59,7 @@ def write_atomically(path: Path, data: bytes, within: Path | None = None) -> Non
     A link of that name is replaced, not followed. Where it fails (disk full), the temporary file is removed, the old file
     stays, and the error is raised.
     """
-    temporary = f".{path.name}.{os.getpid()}.tmp"
+    temporary = f".{path.name[:50]}.{os.getpid()}.tmp"  # a long name may have 255 bytes already
     with handle_of(path, within, create=True) as folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)  # of a dead process that had our number
@@ -178,5 +180,5 @@ def printable(text: object, limit: int = 500) -> str:
     ('a b\\\\x1b[2Jc\\\\u202ed', 'xxxxx...')
     """
     line = " ".join(str(text)[: 8 * limit].split())
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    line = "".join(c if c.isprintable() or c in _JOINERS else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= limit else line[: limit - 3] + "..."

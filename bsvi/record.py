@@ -146,7 +146,7 @@ class Record:
         self.parts.append((np.array(entry["ids"], np.int64), values))
         self.crc.update(zip(entry["ids"], entry["crc"], strict=True))
         self.seconds += entry["seconds"]
-        self.notes.update(entry["notes"])
+        self.notes.update(map(printable, entry["notes"]))
 
     def _write(self, *entries: dict[str, Any]) -> None:
         try:

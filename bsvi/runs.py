@@ -81,6 +81,17 @@ class Run:
             )
         return value
 
+    def read_result(self) -> dict[str, Any] | None:
+        """result.json with the numbers that a result has, or None where training has not ended."""
+        result = self.read("result.json", "steps", "best_step", "best_valid_bound")
+        for name in ("steps", "best_step", "best_valid_bound") if result is not None else ():
+            kinds = int if name != "best_valid_bound" else int | float | None
+            if not isinstance(result[name], kinds) or isinstance(result[name], bool):  # type: ignore[index]
+                raise RunError(
+                    f"{self.folder / 'result.json'} is damaged ({name} is no number); remove it and train on"
+                )
+        return result
+
     def write(self, name: str, value: dict[str, Any]) -> None:
         write_atomically(self.folder / name, (json.dumps(finite_or_none(value), indent=1) + "\n").encode())
 
@@ -241,7 +252,7 @@ class Run:
         return True
 
     def warn(self, line: str) -> None:
-        self.warnings.append(line)
+        self.warnings.append(printable(line, 2000))
 
     def note(self, line: str) -> None:
         """Append to log.txt; never a reason to stop."""

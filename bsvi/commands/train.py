@@ -69,7 +69,7 @@ def finished_before(run: Run, experiment: Experiment) -> bool:
     """Whether the run has its result, which is printed; needs no lock, and works in a folder one cannot write to."""
     if stored_about(run, experiment) is None:
         return False
-    result = run.read("result.json", "steps", "best_step", "best_valid_bound")
+    result = run.read_result()
     if result is not None:
         report(run, result, "finished before")
     return result is not None

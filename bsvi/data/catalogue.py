@@ -16,6 +16,7 @@ from bsvi.data.integrity import file_hash, record, recorded
 from bsvi.data.omniglot import load_omniglot
 from bsvi.data.own_images import load_own_images, own_files
 from bsvi.data.svhn import load_svhn
+from bsvi.files import printable
 
 _ABOUT = {
     "digits": ("8x8, 1,197 + 200 + 400 images, shipped with bsvi", "CC BY 4.0"),
@@ -57,7 +58,7 @@ def load(
 def _load(name: str, files: list[Path], options: dict[str, Any]) -> Dataset:
     loaders = {"digits": load_digits, "omniglot": load_omniglot, "svhn": load_svhn, "fashion-mnist": load_fashion_mnist}
     path = Path(name)
-    if name not in loaders and not path.exists():
+    if name not in loaders and not path.is_dir() and not path.is_file():  # a pipe would make us wait
         raise ValueError(
             f"no data set {name!r}; it must be one of {', '.join(loaders)}, or the path of your own images"
         )
@@ -158,7 +159,7 @@ class Report:
             range_ = f"grey {split.low:.3f} to {split.high:.3f}, mean {split.mean:.4f}"
             lines.append(f"  {split.name:5}  {split.count:>9,} images  {range_}")
         for file in self.files[:10]:
-            lines.append(f"  {file.path}  {file.nbytes:,} bytes  sha256 {file.sha256}  {file.known_as}")
+            lines.append(f"  {printable(file.path)}  {file.nbytes:,} bytes  sha256 {file.sha256}  {file.known_as}")
         if len(self.files) > 10:
             lines.append(f"  ... and {len(self.files) - 10:,} more files")
         lines.append(f"  data hash {self.sha256}")

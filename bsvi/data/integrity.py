@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from bsvi.files import printable
+
 log = logging.getLogger("bsvi.data")
 
 SUMS = "SHA256SUMS"
@@ -27,7 +29,7 @@ class BadFile(ValueError):
     """A data file that is not what it should be; one line with the file, what was expected and what was found."""
 
     def __init__(self, path: Path | str, expected: str, found: str) -> None:
-        super().__init__(f"{path}: expected {expected}, found {found}")
+        super().__init__(f"{printable(path)}: expected {expected}, found {printable(found)}")
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:
@@ -48,10 +50,10 @@ def recorded(folder: Path) -> dict[str, str]:
         return {}
     sums = {}
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").rstrip("\n").split("\n")
     except UnicodeDecodeError:
         raise BadFile(path, "lines of 'sha256  file name'", "bytes that are not text") from None
-    for line in lines:
+    for line in filter(None, lines):
         digest, _, name = line.partition("  ")
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef") or not name:
             raise BadFile(path, "lines of 'sha256  file name'", repr(line[:80]))
@@ -62,7 +64,11 @@ def recorded(folder: Path) -> dict[str, str]:
 def record(paths: Iterable[Path], folder: Path) -> None:
     """Write or renew the lines of these files, which lie in or below the folder, in its record."""
     sums = recorded(folder)
-    sums.update({path.relative_to(folder).as_posix(): file_hash(path) for path in paths})
+    for path in paths:
+        name = path.relative_to(folder).as_posix()
+        if any(c in "\r\n" or "\ud800" <= c <= "\udfff" for c in name):
+            raise BadFile(path, "a name of one line of text, as SHA256SUMS has", "another; rename the file")
+        sums[name] = file_hash(path)
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f"{SUMS}.")
     try:

@@ -7,11 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from PIL import Image
 
+from bsvi.files import open_to_read
 from bsvi.report.curves import buffer_gain, buffer_weights, curves, progress, svi_gain
 from bsvi.report.experiments import Experiment, Row
 from bsvi.report.measures import rows_difference
 from bsvi.report.style import LINE, MUTED, Drawn, label_points, look, new_figure
 from bsvi.report.tables import slug
+
+_MOST_PIXELS = 50_000_000  # of a picture, before it is made smaller
 
 
 def differences(experiment: Experiment) -> Drawn | None:
@@ -194,12 +197,14 @@ def _mean(row: Row, name: str) -> float | None:
 
 def _picture(row: Row | None) -> np.ndarray | None:
     """The first picture of the row's runs that can be read; None if there is none."""
-    paths = [path for run in (row.runs if row else []) for path in run.pictures]
-    for path in paths:
+    paths = [(path, run.path) for run in (row.runs if row else []) for path in run.pictures]
+    for path, folder in paths:
         try:
-            with Image.open(path) as image:
+            with open_to_read(path, folder) as file, Image.open(file, formats=["PNG"]) as image:
+                if image.width * image.height > _MOST_PIXELS:
+                    continue
                 image.thumbnail((1600, 1600))
                 return np.asarray(image.convert("L" if image.mode in ("1", "L", "I", "F") else "RGB"))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        except Exception:  # decoders raise nearly anything for damage; a bomb and a link among it
             continue
     return None

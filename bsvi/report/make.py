@@ -1,13 +1,12 @@
 """make_report(): run folders in, one folder with the page, the tables and the figures out."""
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from bsvi.files import write_atomically
 from bsvi.report import paper, render, run_tables, tables
 from bsvi.report.cells import Table
 from bsvi.report.claims import check
@@ -103,12 +102,15 @@ def _write(places: list[Path], out: Path, reload: float, say: Callable[[str], No
         for section in sections:
             for table in (*section.claims, *section.scores, *section.about_runs):
                 for suffix, write in _WRITERS.items():
-                    _save(out / "tables" / f"{table.name}.{suffix}", write(table).encode(errors="replace"))
+                    path = out / "tables" / f"{table.name}.{suffix}"
+                    write_atomically(path, write(table).encode(errors="replace"), within=out)
             for drawn in section.figures if not reload else ():
                 for kind in ("png", "pdf"):
-                    _save(out / "figures" / f"{drawn.name}.{kind}", to_bytes(drawn.figure, kind))
+                    path = out / "figures" / f"{drawn.name}.{kind}"
+                    write_atomically(path, to_bytes(drawn.figure, kind), within=out)
         page = to_page(sections, tables.papers_tables(), warnings, reload)
-    path = _save(out / "index.html", page.encode(errors="replace"))
+    path = out / "index.html"
+    write_atomically(path, page.encode(errors="replace"))
     say(f"{time.strftime('%H:%M:%S')} written: {_count(runs)}{f', {len(warnings)} left out' if warnings else ''}")
     return path
 
@@ -165,23 +167,8 @@ def _state(places: Iterable[Path]) -> object:
         for pattern in _WATCHED:
             for path in folder.glob(pattern):
                 try:
-                    status = path.stat()
+                    status = path.lstat()
                     found.append((str(path), status.st_mtime_ns, status.st_size))
                 except OSError:
                     continue  # gone again between the two looks
     return sorted(found)
-
-
-def _save(path: Path, content: bytes) -> Path:
-    """Write a file in one go: whoever reads it sees the old one or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path

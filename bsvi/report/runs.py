@@ -1,11 +1,9 @@
 """Run folders read into plain records (docs/run_folder.md). What cannot be read becomes a warning, never a crash."""
 
-import json
 import math
+import os
 import re
 import time
-import zipfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,7 +13,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from bsvi.arrays import read_arrays
+from bsvi.files import open_to_read, printable
+from bsvi.reading import parse_json, read_json
+
 SPLITS = ("test", "valid", "train")
+_METRICS = 1 << 28  # bytes of metrics.jsonl: some 400,000 lines
+_LINE = 1 << 20  # of one line
 _MOST_STEPS = 1e12  # more is no number of steps but damage
 QUIET_AFTER = 600.0  # seconds without a new line, after which an unended run counts as stopped
 
@@ -91,11 +95,11 @@ class Run:
 
     @property
     def experiment(self) -> str:
-        return str(self.config.get("experiment", "unnamed"))
+        return printable(self.config.get("experiment", "unnamed"), 4000)
 
     @property
     def method(self) -> str:
-        return str(self.config.get("method", "unknown"))
+        return printable(self.config.get("method", "unknown"), 4000)
 
     @property
     def seed(self) -> int:
@@ -183,7 +187,7 @@ def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Warned]]:
             runs.append(_read(folder))
         except Exception as error:  # whatever it is: one bad folder must not cost the reader all the others
             text = str(error) if isinstance(error, LeftOut) else f"{type(error).__name__}: {error}"
-            warnings.append(Warned(str(folder), f"{text}: the folder is left out"))
+            warnings.append(Warned(str(folder), f"{printable(text, 1000)}: the folder is left out"))
     return runs, warnings
 
 
@@ -217,7 +221,7 @@ def _read(folder: Path) -> Run:
 
     def warn(text: str | None) -> None:
         if text:
-            warnings.append(Warned(str(folder), text))
+            warnings.append(Warned(str(folder), printable(text, 1000)))
 
     lines, problem = _lines(folder / "metrics.jsonl")
     warn(problem)
@@ -253,51 +257,70 @@ def _read(folder: Path) -> Run:
 
 def _lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     """The lines that can be read, in order of steps; a run that is being written, or was killed, may end in half a one."""
-    try:
-        texts = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return [], None  # nothing logged yet, which the run's state says
     lines: dict[tuple[str, int], dict[str, Any]] = {}
-    bad = 0
-    for i, text in enumerate(texts):
-        try:
-            line = json.loads(text)
-            step = number(line["step"])
-            if step is None or not 0 <= step < _MOST_STEPS:
-                raise ValueError("no number of steps")
-            lines[str(line["split"]), int(step)] = line | {"step": int(step)}  # after a resume the later line counts
-        except (ValueError, KeyError, TypeError, RecursionError):
-            bad += i < len(texts) - 1
-    problem = f"metrics.jsonl: {bad} of {len(texts)} lines could not be read and are left out" if bad else None
+    bad = count = 0
+    last_is_bad = False
+    try:
+        with open_to_read(path) as file:
+            if os.fstat(file.fileno()).st_size > _METRICS:
+                return [], f"metrics.jsonl has more than {_METRICS:,} bytes and is not read"
+            while text := file.readline(_LINE):
+                line = _line(text)
+                count += 1
+                last_is_bad = line is None
+                bad += last_is_bad
+                if line is not None:  # after a resume the later line counts
+                    lines[str(line["split"]), line["step"]] = line
+    except FileNotFoundError:
+        return [], None  # nothing logged yet, which the run's state says
+    except OSError as error:
+        return [], f"metrics.jsonl {error.strerror}"
+    bad -= last_is_bad
+    problem = f"metrics.jsonl: {bad} of {count} lines could not be read and are left out" if bad else None
     return sorted(lines.values(), key=lambda line: line["step"]), problem
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = parse_json(text, nan=True)
+        step = number(line["step"])
+        if step is None or not 0 <= step < _MOST_STEPS:
+            return None
+        return line | {"split": printable(line["split"], 40), "step": int(step)}
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _scores(folder: Path, split: str, summary: dict[str, Any]) -> tuple[Scores, str | None]:
     path = folder / f"scores-{split}.npz"
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            ids = np.asarray(arrays["ids"]).astype(np.int64)
-            values = {
-                name: np.asarray(arrays[name], dtype=np.float64)
-                for name in arrays.files
-                if arrays[name].shape == ids.shape and arrays[name].dtype.kind == "f"
-            }
+        arrays = read_arrays(path)
+        ids = arrays["ids"].astype(np.int64)
+        values = {
+            name: array.astype(np.float64)
+            for name, array in arrays.items()
+            if array.shape == ids.shape and array.dtype.kind == "f"
+        }
         return Scores(summary, ids, values), None
     except FileNotFoundError:
         return Scores(summary), f"{path.name} is missing: {split} scores without pairs of examples"
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        return Scores(summary), f"{path.name} cannot be read ({type(error).__name__}): scores without pairs of examples"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Scores(summary), f"{path.name} cannot be read ({_reason(error)}): scores without pairs of examples"
 
 
 def _json(path: Path) -> tuple[Any, str | None]:
     try:
-        return json.loads(path.read_text()), None
-    except (OSError, ValueError, RecursionError) as error:
-        return None, f"{path.name} cannot be read ({type(error).__name__}): run the command that wrote it again"
+        return read_json(path, nan=True), None
+    except (OSError, ValueError) as error:
+        return None, f"{path.name} cannot be read ({_reason(error)}): run the command that wrote it again"
+
+
+def _reason(error: Exception) -> str:
+    return printable(error.strerror or error, 200) if isinstance(error, OSError) else type(error).__name__
 
 
 def _age(path: Path) -> float:
     try:
-        return time.time() - path.stat().st_mtime
+        return time.time() - path.lstat().st_mtime
     except OSError:
         return math.inf
