@@ -139,7 +139,7 @@ def ais(
     settings = {"chains": chains, "temperatures": temperatures, "leapfrog": leapfrog, "pilots": pilots}
     bound = "lower" if reverse is None else "upper"
     question = {"what": "ais", "version": 1, "seed": seed, "bound": bound, **settings, "prior": str(prior)}
-    table = measure(model, batches, annealed, question, store, progress)
+    table = measure(model, batches, annealed, question, store, progress, prior=prior, reverse=reverse)
     warnings = (*_doubts(table.values, chains), *table.notes)
     return Annealed(table.ids, table.values, bound, warnings, table.seconds)
 

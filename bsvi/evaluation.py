@@ -80,7 +80,7 @@ def evaluate(
         "iwae": list(counts),
         "elbo_draws": elbo_draws,
     }
-    table = measure(model, batches, scored, question, store, progress)
+    table = measure(model, batches, scored, question, store, progress, svi=svi)
     return judged(table, k, seed, max(counts, default=0), svi)
 
 

@@ -165,7 +165,7 @@ def amortization_gap(
         return dict(zip(NAMES, values, strict=True)) | {"climb_gain": gain} | trust("iwae", tally)
 
     question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
-    table = measure(model, batches, split, question, store, progress)
+    table = measure(model, batches, split, question, store, progress, climb=given)
     warnings = [*doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
     gain = Score(table.values["climb_gain"], table.ids)
     if gain.mean > 0.1 and not gain.mean < 3 * gain.stderr:

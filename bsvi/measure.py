@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
+from bsvi.identity import identify
 from bsvi.model import Model, check_model
 from bsvi.noise import Noise
 from bsvi.objectives import check_input
@@ -49,16 +50,18 @@ def measure(
     question: dict[str, Any],
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
+    **others: Any,
 ) -> Table:
     """``function(x, ids)`` of every batch, as one table.
 
-    ``question`` is what the numbers depend on besides model and data; with ``store``, finished examples are kept under
-    it and not computed again. ``progress`` is called after every batch with the number of examples done.
+    ``question``, and ``others`` such as a refinement or a function of the user's own, are what the numbers depend on besides
+    model and data; with ``store``, finished examples are kept under them and not computed again. ``progress`` is called
+    after every batch with the number of examples done.
     """
     check_batches(batches)
     with evaluation_mode(model):
         check_model(model)
-        record = Record(store, {**question, "model": model_hash(model)}) if store is not None else None
+        record = None if store is None else Record(store, question | asked_of(model, **others))
         try:
             return _measure(model, batches, function, record, int(question.get("seed", 0)), progress)
         finally:
@@ -231,6 +234,17 @@ def evaluation_mode(model: Model) -> Iterator[None]:
             module.training = mode
         for parameter in trained:
             parameter.requires_grad_(True)
+
+
+def asked_of(model: Model, **others: Any) -> dict[str, Any]:
+    """What a store must know of the model: its tensors, and all else that makes it another function of x."""
+    asked: dict[str, Any] = {"model": model_hash(model)}
+    if code := identify(model, **others):
+        asked["code"] = code
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            asked[f"autocast {device}"] = str(torch.get_autocast_dtype(device))
+    return asked
 
 
 def model_hash(model: Model) -> str:

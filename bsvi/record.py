@@ -134,11 +134,18 @@ class Record:
 
     def _compare(self, header: dict[str, Any], question: dict[str, Any], path: Path) -> None:
         asked = json.loads(json.dumps(question))
-        for name in [*asked, *header]:
-            if header.get(name) != asked.get(name):
+        if "code" in asked and "code" not in header and header.get("model") == asked.get("model"):
+            raise ValueError(
+                f"{path} does not say what the code of its model was (an older version made it), so it may hold another "
+                "model's numbers; remove it or name another file"
+            )
+        then, now = _flat(header), _flat(asked)
+        for name in [*now, *then]:
+            if then.get(name) != now.get(name):
+                hint = ", or give its object a store_key if this decides no number" if name.startswith("code.") else ""
                 raise ValueError(
-                    f"{path} holds another evaluation ({name} was {_short(header.get(name))}, "
-                    f"now {_short(asked.get(name))}); remove it or name another file"
+                    f"{path} holds another evaluation ({name} was {_short(then.get(name))}, "
+                    f"now {_short(now.get(name))}); remove it or name another file{hint}"
                 )
 
     def _take(self, entry: dict[str, Any]) -> None:
@@ -211,6 +218,15 @@ def _content(file: BinaryIO, path: Path) -> bytes:
     if size > LIMIT:
         raise ValueError(f"{path} has {size:,} bytes, where a store has no more than {LIMIT:,}; remove it")
     return file.read(size)
+
+
+def _flat(question: dict[str, Any]) -> dict[str, Any]:
+    """The question with names like ``svi.lr`` in place of a dictionary within it."""
+    groups = (
+        {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+        for name, value in question.items()
+    )
+    return {name: value for group in groups for name, value in group.items()}
 
 
 def _short(value: Any) -> str:

@@ -26,6 +26,10 @@ class PPCA(nn.Module):
         self.x = torch.randn(visible, generator=rng, dtype=FLOAT) * 1.5
         self.calls = 0
 
+    @property
+    def store_key(self) -> str:  # all but the count of calls
+        return str({name: value for name, value in vars(self).items() if isinstance(value, float)})
+
     def encode(self, x: Tensor) -> Tensor:
         return self.phi.expand(len(x), -1)
 
@@ -83,6 +87,8 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 class Counted(nn.Module):
     """A decoder that counts its calls and the rows it was given."""
+
+    store_key = "counted"  # for a store: the counts make it no other model
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
