@@ -32,6 +32,21 @@ def test_the_error_is_sd_over_root_n_and_the_interval_is_the_bootstraps():
     assert abs(score.high - theirs.confidence_interval.high) < 0.085 * width
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8])
+def test_the_interval_of_few_examples_holds_the_mean_at_its_nominal_rate(n):
+    rows, ids = np.random.default_rng(n).standard_normal((2000, n)) - 50, np.arange(n)
+    scores = [Score(row, ids) for row in (rows if n < 8 else rows[:500])]
+    share = np.mean([score.low <= -50 <= score.high for score in scores])
+    # Student's interval covers 95% (the bootstrap's of 8 covers 94%): 5 standard errors of 0.005 (0.01)
+    assert 0.925 <= share <= 0.975 if n < 8 else 0.89 <= share <= 0.99
+
+
+def test_the_interval_of_few_examples_is_students():
+    score = Score(np.array([1.0, 2.0, 4.0]), np.arange(3))
+    theirs = scipy.stats.ttest_1samp(score.per_example, 0.0).confidence_interval(0.95)
+    assert (score.low, score.high) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+
+
 def test_the_interval_is_the_same_every_time_and_for_any_memory_limit(monkeypatch):
     first = (a_score().low, a_score().high)
     monkeypatch.setattr("bsvi.scores._AT_ONCE", 1000)
