@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bsvi.report import measures, paper
 from bsvi.report.cells import plain
 from bsvi.report.experiments import Experiment
-from bsvi.report.intervals import Interval
+from bsvi.report.intervals import FEWEST_SEEDS, Interval
 from bsvi.report.measures import Measured
 
 HOLDS, NOT_SHOWN, CONTRADICTED = "holds", "not shown", "contradicted"
@@ -62,7 +62,7 @@ class Line:
 def verdict(kind: str, interval: Interval | None, margin: float) -> str:
     """'holds' if the whole interval says so, 'contradicted' if the whole interval denies it, else 'not shown'.
 
-    With one seed the interval leaves out the luck of training, so nothing is shown either way.
+    With one seed the interval leaves out the luck of training, and two may agree by luck: nothing is shown either way.
 
     >>> verdict("greater", Interval(0.5, 0.2, 0.8, seeds=4), 0.0), verdict("close", Interval(0.5, 0.2, 0.8, 4), 0.3)
     ('holds', 'not shown')
@@ -95,13 +95,15 @@ def check(experiment: Experiment) -> list[Line]:
         found = verdict(claim.kind, measured.interval, margin)
         note = measured.note
         if measured.interval is not None and not measured.interval.knows_seeds and "one seed" not in note:
-            note = "; ".join(filter(None, [note, "one seed"]))
+            seeds = "one seed" if measured.interval.seeds < 2 else "two seeds"
+            note = "; ".join(filter(None, [note, f"{seeds}, where a claim needs {FEWEST_SEEDS}"]))
         lines.append(Line(claim, measured.interval, margin, found, note, _papers(claim, experiment.dataset)))
     return lines
 
 
 def _scale(experiment: Experiment) -> float:
-    means = [abs(mean) for row in experiment.rows for mean in row.means("test", "log_likelihood")]
+    alike = [row for row in experiment.rows if not row.variant]
+    means = [abs(mean) for row in alike for mean in row.means("test", "log_likelihood")]
     if not means:  # before the first evaluation, the validation bounds are of the same size
         bests = [(run.result or {}).get("best_valid_bound") for run in experiment.runs]
         means = [abs(float(best)) for best in bests if isinstance(best, int | float) and math.isfinite(best)]

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
+from scipy.special import stdtrit
+
+FEWEST_SEEDS = 3  # with two, seeds that agree by luck look like seeds that always agree
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Interval:
 
     @property
     def knows_seeds(self) -> bool:
-        """Whether the interval covers the variation between seeds: with one seed nobody knows it."""
-        return self.seeds > 1
+        """Whether there are seeds enough to say how seeds differ: one says nothing, two say it by luck."""
+        return self.seeds >= FEWEST_SEEDS
 
 
 def over_seeds(values: list[float], level: float = 0.95) -> Interval:
@@ -33,7 +35,7 @@ def over_seeds(values: list[float], level: float = 0.95) -> Interval:
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(mean, math.nan, math.nan, len(values))
-    half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
+    half = _student(level, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half, len(values))
 
 
@@ -45,11 +47,15 @@ def crossed(*parts: Float[np.ndarray, "seeds _"], level: float = 0.95) -> Interv
     times examples is far too small, the one over examples ignores the luck of training, the one over seeds alone is
     right only for these very images. In the two-way random-effects model d = mean + seed + example + rest,
 
-        Var(mean of d) = Var(seed means) / S + Var(example means) / E - Var(rest) / (S E),
+        Var(mean of d) = Var(seed means) / S + (Var(example means) - Var(rest) / S) / E,
 
-    each variance estimated by its mean square; Satterthwaite's degrees of freedom carry over that S is small. With
-    several parts (a training and a test set, signs included) the seeds are the same and the examples differ. With one
-    seed the seeds' variance is unknown: the interval covers examples alone (`knows_seeds` is False).
+    the first part known to S - 1 degrees of freedom, the second to E - 1. Each keeps its own Student's t:
+
+        half^2 = t(S - 1)^2 Var(seed means) / S + t(E - 1)^2 (Var(example means) - Var(rest) / S) / E
+
+    One t for both (Satterthwaite's) believes seeds that agree by luck. With several parts (a training and a test set,
+    signs included) the seeds are the same and the examples differ. With one seed the seeds' variance is unknown: the
+    interval covers examples alone.
 
     >>> import numpy as np
     >>> crossed(np.array([[1.0, 2.0, 3.0], [1.5, 2.5, 3.5]])).seeds
@@ -57,22 +63,22 @@ def crossed(*parts: Float[np.ndarray, "seeds _"], level: float = 0.95) -> Interv
     """
     seeds = parts[0].shape[0]
     mean = float(sum(part.mean() for part in parts))
-    terms: list[tuple[float, float, int]] = []  # sign, variance of the mean, degrees of freedom
+    squares: list[float] = []  # of the half width, one for each part of the variance
     if seeds > 1:
         means = np.sum([part.mean(axis=1) for part in parts], axis=0)
-        terms.append((1.0, float(means.var(ddof=1)) / seeds, seeds - 1))
+        squares.append(_student(level, seeds - 1) ** 2 * float(means.var(ddof=1)) / seeds)
     for part in parts:
         examples = part.shape[1]
         if examples < 2:
             continue
-        terms.append((1.0, float(part.mean(axis=0).var(ddof=1)) / examples, examples - 1))
+        variance = float(part.mean(axis=0).var(ddof=1))
         if seeds > 1:
             rest = part - part.mean(axis=1, keepdims=True) - part.mean(axis=0, keepdims=True) + part.mean()
-            free = (seeds - 1) * (examples - 1)
-            terms.append((-1.0, float((rest**2).sum()) / free / (seeds * examples), free))
-    floor = max((term[1] for term in terms if term[0] > 0), default=math.nan)
-    variance = max(sum(sign * value for sign, value, _ in terms), floor) if terms else math.nan
-    spread = sum(value**2 / free for _, value, free in terms)
-    free_all = variance**2 / spread if spread > 0 else math.inf
-    half = float(stats.t.ppf(0.5 + level / 2, free_all)) * math.sqrt(variance) if math.isfinite(variance) else math.nan
+            variance -= float((rest**2).sum()) / ((seeds - 1) * (examples - 1)) / seeds
+        squares.append(_student(level, examples - 1) ** 2 * max(variance, 0.0) / examples)
+    half = math.sqrt(sum(squares)) if squares else math.nan
     return Interval(mean, mean - half, mean + half, seeds, sum(part.shape[1] for part in parts))
+
+
+def _student(level: float, free: int) -> float:
+    return float(stdtrit(free, 0.5 + level / 2))

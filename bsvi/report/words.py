@@ -5,6 +5,7 @@ from collections import Counter
 from bsvi.report.cells import plain
 from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, Line
 from bsvi.report.experiments import Experiment, Row
+from bsvi.report.intervals import FEWEST_SEEDS
 from bsvi.report.measures import rows_difference
 
 MOST = 0.5  # of the images: from here on a high k-hat is told in the summary
@@ -99,8 +100,8 @@ def _against(experiment: Experiment, best: Row) -> list[str]:
 
 def _choice(experiment: Experiment, best: Row) -> list[str]:
     """The cheapest row that is not clearly worse than the best: what a user with a small budget should try."""
-    # with one seed nothing is clearly worse, and there is nothing to choose
-    if all(len(row.runs) < 2 for row in experiment.rows):
+    # with fewer seeds nothing is clearly worse, and there is nothing to choose
+    if all(len(row.runs) < FEWEST_SEEDS for row in experiment.rows):
         return []
     near, _ = _near(experiment, best)
     cheap = [(row.pace, row) for row in (best, *near) if row.pace]
@@ -137,8 +138,9 @@ def _claims(experiment: Experiment, lines: list[Line]) -> str:
     verbs = [f"{n} {one if n == 1 else many}" for n, one, many in zip(found.values(), _IS, _ARE, strict=True)]
     text = f"Of {len(lines)} claims of the paper {verbs[0]}, {verbs[1]} and {verbs[2]}"
     bad = [line.claim.text for line in lines if line.verdict == CONTRADICTED]
-    single = " With one seed nothing can be shown." if all(len(row.runs) < 2 for row in experiment.rows) else ""
-    return f"{text}{': ' + '; '.join(bad) if bad else ''}.{single}"
+    most = max(len(row.runs) for row in experiment.rows)
+    few = f" With {'one seed' if most == 1 else 'two seeds'} nothing can be shown." if most < FEWEST_SEEDS else ""
+    return f"{text}{': ' + '; '.join(bad) if bad else ''}.{few}"
 
 
 _IS = ("holds", "is not shown", "is contradicted")
