@@ -9,11 +9,15 @@ from bsvi.report.runs import Run, Warned
 
 _ROOM = 34  # letters beside a line or a point of a figure
 _NOT_A_SETTING = {"seed", "seeds", "method", "out", "resume", "device", "threads", "name", "experiment"}
+_NOT_A_SETTING |= {"log_every", "recompute"}  # no number depends on them
 
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one method with the same settings, one per seed; `variant` says how they differ from the others'."""
+    """The runs of one method with the same settings, one per seed; `variant` says how they differ from the others'.
+
+    Rows without a variant agree in all but the method, so that their runs compare.
+    """
 
     method: str
     variant: str
@@ -61,10 +65,19 @@ class Experiment:
     def runs(self) -> list[Run]:
         return [run for row in self.rows for run in row.runs]
 
+    def alike(self, method: str) -> Row | None:
+        """The method's row that agrees with the others in all but the method: the one that claims are about."""
+        return next((row for row in self.rows if row.method == method and not row.variant), None)
+
     def row(self, method: str) -> Row | None:
-        """The method's row with the settings that most runs share: the one that claims are about."""
+        """The same, or where there is none the method's largest row: to show it, never to compare it."""
         mine = [row for row in self.rows if row.method == method]
-        return next((row for row in mine if not row.variant), max(mine, key=lambda row: len(row.runs), default=None))
+        return self.alike(method) or max(mine, key=lambda row: len(row.runs), default=None)
+
+    @property
+    def left_out(self) -> list[Row]:
+        """The rows that no claim is about, as they differ from the others in more than the method."""
+        return [row for row in self.rows if row.variant]
 
     def splits(self) -> list[str]:
         return [split for split in ("test", "train", "valid") if any(split in run.scores for run in self.runs)]
@@ -86,6 +99,23 @@ def settings(run: Run) -> dict[str, Any]:
     return flat | {"k": run.config["k"]} if run.config.get("k") is not None else flat
 
 
+def circumstances(run: Run) -> dict[str, Any]:
+    """What decides a run's numbers beside its settings, as far as it is known: data, updates, how test scores were made.
+
+    A run that its own rule stopped early has made as many updates as its settings ask for.
+    """
+    found: dict[str, Any] = {}
+    if run.part("data").get("sha256"):
+        found["data"] = f"{run.part('data')['sha256']}"[:8]
+    if (run.result is not None or run.scores) and (run.result or {}).get("stopped") != "early":
+        found["updates"] = run.steps
+    if "test" in run.scores:
+        found |= {f"test {name}": value for name, value in run.scores["test"].made_by.items()}
+        step, best = run.scores["test"].summary.get("checkpoint_step"), (run.result or {}).get("best_step")
+        found["test weights"] = "the best" if step is None or best is None or step == best else "older ones"
+    return found
+
+
 def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
     for key, value in tree.items():
@@ -95,10 +125,10 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 def _experiment(name: str, runs: list[Run]) -> Experiment:
     kept, warnings = _one_per_seed(runs)
-    usual = dict(Counter(_frozen(run) for run in kept).most_common(1)[0][0])
+    usual = _usual(kept)
     rows: dict[tuple[str, str], list[Run]] = {}
     for run in kept:
-        variant = _variant(run, usual)
+        variant = _variant(run, *usual)
         if run.own and "seed" not in run.config and (run.method, variant) in rows:
             variant = f"in {run.path.parent}"  # of the same name, but nobody says that it is the same
         rows.setdefault((run.method, variant), []).append(run)
@@ -119,7 +149,7 @@ def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Warned]]:
     best: dict[Any, Run] = {}
     warnings = []
     for run in sorted(runs, key=lambda run: (len(run.scores), run.result is not None, run.steps), reverse=True):
-        key = (run.method, run.seed, _frozen(run), run.path if run.own else None)
+        key = (run.method, run.seed, _frozen(run), circumstances(run).get("data"), run.path if run.own else None)
         if key in best:
             text = f"the same method, seed and settings as {best[key].path}, which is further: left out"
             warnings.append(Warned(str(run.path), text))
@@ -131,12 +161,39 @@ def _frozen(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, repr(value)) for key, value in settings(run).items()))
 
 
-def _variant(run: Run, usual: dict[str, str]) -> str:
-    own = settings(run)
-    if run.own and not own:  # nothing is known of it
-        return ""
-    changed = [f"{key} = {own[key]}" for key in sorted(own) if repr(own[key]) != usual.get(key)]
-    return ", ".join(changed + [f"no {key}" for key in sorted(set(usual) - set(own))])
+def _usual(runs: list[Run]) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings, then the circumstances, under which the most runs of different methods meet on a seed."""
+    by_settings: dict[Any, list[Run]] = {}
+    for run in runs:
+        by_settings.setdefault(_frozen(run), []).append(run)
+    shared, alike = max(by_settings.items(), key=lambda item: _meetings(item[1]))
+    beside: dict[str, str] = {}
+    known = {run.path: {name: repr(value) for name, value in circumstances(run).items()} for run in alike}
+    for name in dict.fromkeys(name for run in alike for name in known[run.path]):
+        values = dict.fromkeys(known[run.path][name] for run in alike if name in known[run.path])
+        if values:
+            groups = {value: [run for run in alike if known[run.path].get(name) == value] for value in values}
+            beside[name] = max(groups, key=lambda value: _meetings(groups[value]))
+            alike = [run for run in alike if known[run.path].get(name, beside[name]) == beside[name]]
+    return dict(shared), beside
+
+
+def _meetings(runs: list[Run]) -> tuple[int, int]:
+    """Pairs of different methods on one seed, then the number of runs."""
+    methods = Counter(seed for seed, _ in {(run.seed, run.method) for run in runs})
+    return sum(n * (n - 1) // 2 for n in methods.values()), len(runs)
+
+
+def _variant(run: Run, shared: dict[str, str], beside: dict[str, str]) -> str:
+    """How the run differs from those that compare, in words; '' where it is one of them."""
+    own, known = settings(run), circumstances(run)
+    changed = [f"{key} = {own[key]}" for key in sorted(own) if repr(own[key]) != shared.get(key)]
+    if own or not run.own:  # of a user's own run without settings nothing is known
+        changed += [f"no {key}" for key in sorted(set(shared) - set(own))]
+    if f"steps = {known.get('updates')}" in changed:
+        del known["updates"]  # said already
+    other = [key for key in known if key in beside and repr(known[key]) != beside[key]]
+    return ", ".join(changed + [f"{key} = {known[key]}" for key in other])
 
 
 def _data_warnings(runs: list[Run]) -> list[Warned]:

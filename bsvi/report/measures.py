@@ -14,6 +14,7 @@ from bsvi.report.paper import LABELS
 from bsvi.report.runs import Run, Scores, number
 
 Pair = tuple[Run, Run]
+_NO_EXAMPLES = "without values per example"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ def difference(experiment: Experiment, score: str, method: str, other: str, spli
 
 
 def rows_difference(row: Row, other: Row, score: str, split: str = "test") -> Measured:
-    """The same for two rows of a table."""
+    """The same for two rows of a table: two methods with the same settings, or two settings of one method."""
+    if row.method != other.method and row.variant != other.variant:
+        return Measured(None, "other settings")
     pairs = _by_seed(row.scored(split), other.scored(split))
     return compare(pairs, score, split) if pairs else Measured(None, "no seed in common")
 
@@ -42,6 +45,8 @@ def compare(pairs: list[Pair], score: str, split: str) -> Measured:
     """The paired difference over examples and seeds; over seeds alone where values per example are missing."""
     values = _matrix([(run, score, other, score) for run, other in pairs], split)
     if isinstance(values, str):
+        if values != _NO_EXAMPLES:
+            return Measured(None, values)
         means = [(run.scores[split].mean(score), other.scores[split].mean(score)) for run, other in pairs]
         known = [one - two for one, two in means if one is not None and two is not None]
         return Measured(over_seeds(known), f"{values}: over seeds alone") if known else Measured(None, f"no {score}")
@@ -66,26 +71,20 @@ def gap_difference(experiment: Experiment, method: str, other: str) -> Measured:
     return Measured(over_seeds(known), "from the curves (training minus validation bound), over seeds alone")
 
 
-def tightness(experiment: Experiment, particles: int = 2500) -> Measured:
-    """The BSVI estimate minus IWAE's on the same models and examples, averaged over the methods that share a seed.
-
-    Where nobody has scored that many particles, the most that there are (evaluation with another k) stand in.
-    """
-    split = "test"
-    scored = [run.scores[split] for run in experiment.runs if split in run.scores]
-    counts = {count for entry in scored for count in entry.particles}
-    used = particles if particles in counts or not counts else max(counts)
-    name = f"iwae_{used}"
+def tightness(experiment: Experiment, k: int = 500, particles: int = 2500) -> Measured:
+    """The BSVI estimate minus IWAE's on the same models and examples, averaged over the methods that share a seed."""
+    split, name = "test", f"iwae_{particles}"
     by_method: dict[str, Measured] = {}
     by_seed: dict[int, list[Run]] = {}
     for row in experiment.rows:
         runs = [run for run in row.scored(split) if name in run.scores[split].values]
+        runs = [run for run in runs if run.scores[split].summary.get("k", k) == k]
         if runs and not row.variant:
             by_method[row.method] = _tight(runs, name, split)
             for run in runs:
                 by_seed.setdefault(run.seed, []).append(run)
     if not by_seed:
-        return Measured(None, f"needs test scores with IWAE-{particles}")
+        return Measured(None, f"needs test scores with BSVI-{k} and IWAE-{particles}")
     methods = {run.method for runs in by_seed.values() for run in runs}
     whole = {seed: runs for seed, runs in by_seed.items() if {run.method for run in runs} == methods}
     used_runs = [run for runs in (whole or by_seed).values() for run in runs]
@@ -98,8 +97,7 @@ def tightness(experiment: Experiment, particles: int = 2500) -> Measured:
     if measured.interval is None or not known:
         return Measured(None, measured.note)
     lowest = min(known, key=lambda method: known[method])
-    instead = f"here with IWAE-{used}; " if used != particles else ""
-    note = f"{instead}lowest for {LABELS.get(lowest, lowest)} ({known[lowest]:+.3f})"
+    note = f"lowest for {LABELS.get(lowest, lowest)} ({known[lowest]:+.3f})"
     return Measured(measured.interval, note)
 
 
@@ -107,7 +105,7 @@ def in_training(experiment: Experiment, name: str, minus: str | float, methods: 
     """The mean over the second half of training (beta = 1) of one metric minus another, averaged over methods by seed."""
     by_seed: dict[int, list[float]] = {}
     for method in methods:
-        row = experiment.row(method)
+        row = experiment.alike(method)
         for run in row.runs if row else []:
             value = late_mean(run, name, minus)
             if value is not None:
@@ -139,13 +137,16 @@ def time_ratio(experiment: Experiment, method: str, other: str) -> Measured:
 
 
 def _pairs(experiment: Experiment, method: str, other: str, usable: Callable[[Run], bool]) -> list[Pair] | str:
-    one, two = experiment.row(method), experiment.row(other)
+    one, two = experiment.alike(method), experiment.alike(other)
     runs = [[run for run in row.runs if usable(run)] if row else [] for row in (one, two)]
     pairs = _by_seed(runs[0], runs[1])
     if pairs:
         return pairs
     missing = [LABELS[name] for name, mine in ((method, runs[0]), (other, runs[1])) if not mine]
-    return f"needs runs of {' and '.join(missing)}" if missing else "needs a seed in common"
+    if not missing:
+        return "needs a seed in common"
+    unlike = [row.label for row in experiment.left_out if LABELS.get(row.method) in missing]
+    return f"needs runs of {' and '.join(missing)}{' (unlike the others: ' + '; '.join(unlike) + ')' if unlike else ''}"
 
 
 def _by_seed(runs: list[Run], others: list[Run]) -> list[Pair]:
@@ -159,8 +160,11 @@ def _matrix(rows: list[tuple[Run, str, Run, str]], split: str) -> Float[np.ndarr
     both = [entry for one, _, two, _ in scores for entry in (one, two)]
     if len({str(entry.summary.get("data_sha256")) for entry in both}) > 1:
         return "the scores are of different data"
+    unlike = _unlike([entry.made_by for entry in both])
+    if unlike:
+        return f"the {split} scores were made with different {unlike}"
     if any(left not in one.values or right not in two.values for one, left, two, right in scores):
-        return "without values per example"
+        return _NO_EXAMPLES
     ids = [entry.ids for entry in both if entry.ids is not None]
     shared = ids[0]
     for other in ids[1:]:
@@ -169,6 +173,13 @@ def _matrix(rows: list[tuple[Run, str, Run, str]], split: str) -> Float[np.ndarr
         return "no two examples in common"
 
     return np.stack([_of(a, x, shared) - _of(b, y, shared) for a, x, b, y in scores])
+
+
+def _unlike(settings: list[dict[str, Any]]) -> str:
+    """The settings that differ, with their values; what is not known does not differ."""
+    names = dict.fromkeys(name for entry in settings for name in entry)
+    values = {name: sorted({str(entry[name]) for entry in settings if name in entry}) for name in names}
+    return " and ".join(f"{name} ({', '.join(found)})" for name, found in values.items() if len(found) > 1)
 
 
 def _of(scores: Scores, name: str, ids: Int[np.ndarray, " shared"]) -> Float[np.ndarray, " shared"]:
@@ -181,7 +192,7 @@ def _crossed(*parts: Float[np.ndarray, "seeds _"]) -> Measured:
     if bad:
         return Measured(None, f"{bad} examples have values that are not finite")
     interval = crossed(*parts)
-    return Measured(interval, "" if interval.knows_seeds else "one seed: the interval covers examples alone")
+    return Measured(interval, "" if interval.seeds > 1 else "one seed: the interval covers examples alone")
 
 
 def _tight(runs: list[Run], name: str, split: str) -> Measured:

@@ -68,6 +68,11 @@ class Scores:
         entries = self.summary.get("iwae")
         return sorted(int(name) for name in entries if str(name).isdecimal()) if isinstance(entries, dict) else []
 
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """The settings of the estimators, as far as they are known: scores compare where these agree."""
+        return {name: self.summary[name] for name in ("k", "examples", "seed") if name in self.summary}
+
     def share_of_high_khat(self, estimator: str) -> float | None:
         """The share of images with Pareto k-hat above 0.7 for 'bsvi' or 'iwae'; None where nobody has looked."""
         tree: Any = self.summary

@@ -44,7 +44,8 @@ def scores_table(experiment: Experiment, split: str) -> Table | None:
         Column(title, _OURS) for title in paper.SCORES.values()
     ]
     columns += [Column(title, _PAPERS) for title in paper.SCORES.values()] if printed else []
-    best = {score: _best(score, {row.label: row.means(split, score) for row in rows}) for score in paper.SCORES}
+    alike = [row for row in rows if not row.variant]
+    best = {score: _best(score, {row.label: row.means(split, score) for row in alike}) for score in paper.SCORES}
     papers_best = _papers_best(printed, rows) if printed else {}
     cells = []
     for row in rows:
@@ -57,7 +58,8 @@ def scores_table(experiment: Experiment, split: str) -> Table | None:
     return Table(
         name=f"{slug(experiment.name)}-scores-{split}",
         title=f"{_SETS[split]}, {experiment.name}",
-        caption=f"Mean ± standard deviation over seeds, in nats; the best in bold. {_estimators(rows, split)} "
+        caption=f"Mean ± standard deviation over seeds, in nats; the best "
+        f"{'of those with the same settings ' if len(alike) < len(rows) else ''}in bold. {_estimators(rows, split)} "
         f"{_beside(experiment, printed)}",
         columns=columns,
         rows=cells,
@@ -128,7 +130,7 @@ def differences_table(experiment: Experiment, split: str = "test") -> Table | No
         name=f"{slug(experiment.name)}-differences-{split}",
         title=f"Paired differences in log-likelihood, {experiment.name}, {split} set",
         caption="Row minus column, in nats, over the same seeds and examples, with 95% intervals for new seeds and new "
-        "examples; bold where the interval leaves out 0 and there is more than one seed.",
+        "examples; bold where the interval leaves out 0 and there are three seeds or more.",
         columns=[Column("Model", numeric=False)] + [Column(f"minus {row.label}") for row in references],
         rows=cells,
     )
@@ -157,12 +159,20 @@ def claims_table(experiment: Experiment, lines: list[Line]) -> Table:
     return Table(
         name=f"{slug(experiment.name)}-claims",
         title=f"Claims of the paper in these runs, {experiment.name}",
-        caption="A claim holds if the whole 95% interval says so and is contradicted if the whole interval denies it. "
+        caption="Only runs that agree in all but the method and the seed are compared. A claim holds if the whole 95% "
+        "interval says so and is contradicted if the whole interval denies it; either takes three seeds. "
         "“Close” and “at least” allow the margin given. About one in twenty intervals misses by chance.",
         columns=[Column(title, numeric=numeric) for title, numeric in titles],
         rows=cells,
+        notes=left_out(experiment),
         kind="claims",
     )
+
+
+def left_out(experiment: Experiment) -> list[str]:
+    """One note about the runs that no claim compares, and in what they differ; none where all compare."""
+    rows = [f"{row.label}, {len(row.runs)} run{'s' if len(row.runs) > 1 else ''}" for row in experiment.left_out]
+    return [f"Left out, as they differ from the others in more than the method: {'; '.join(rows)}."] if rows else []
 
 
 def papers_tables() -> list[Table]:

@@ -42,7 +42,8 @@ def make_run(
         "data": {"name": data},
         "net": {"kind": "dense", "width": 200},
         "svi": {"lr": 0.02, "momentum": 0.5},
-        "optim": {"lr": 0.001, "batch": 50, "steps": steps},
+        "optim": {"lr": 0.001, "batch": 50},
+        "steps": steps,
     }
     for key, value in (config or {}).items():
         tree[key.split(".")[0]][key.split(".")[1]] = value

@@ -156,13 +156,20 @@ def test_the_verdict_follows_the_whole_interval(kind, low, high, expected):
     assert verdict(kind, Interval(float(low + high) / 2, float(low), float(high), seeds=1), 0.1) == NOT_SHOWN
 
 
-def test_tightness_with_another_k_says_which_estimate_it_used(tmp_path):
-    for folder in make_runs(tmp_path, ["bsvi"], (0, 1), steps=100):
-        scores = json.loads((folder / "scores.json").read_text())
-        scores["test"]["iwae"] = {"50": scores["test"]["iwae"]["500"]}
-        (folder / "scores.json").write_text(json.dumps(scores))
+def test_tightness_without_its_own_estimators_is_not_shown(tmp_path):
+    folders = make_runs(tmp_path, ["bsvi"], (0, 1, 2), steps=100)
+    text = "BSVI-500 is at least as tight as IWAE-2500"
+    assert judged(experiment_at(tmp_path))[text].verdict == HOLDS
+    for folder in folders:  # IWAE-2000 is there, IWAE-2500 is not
         with np.load(folder / "scores-test.npz") as stored:
-            arrays = dict(stored)
-        np.savez(folder / "scores-test.npz", iwae_50=arrays["iwae_500"], **arrays)
-    line = judged(experiment_at(tmp_path))["BSVI-500 is at least as tight as IWAE-2500"]
-    assert line.verdict == HOLDS and "here with IWAE-50" in line.note
+            arrays = {name: stored[name] for name in stored.files if name != "iwae_2500"}
+        np.savez(folder / "scores-test.npz", **arrays)
+    line = judged(experiment_at(tmp_path))[text]
+    assert line.verdict == NOT_SHOWN and line.interval is None and "IWAE-2500" in line.note
+
+
+def test_two_seeds_show_nothing_and_say_why(tmp_path):
+    make_runs(tmp_path, METHODS, (0, 1), steps=200)
+    lines = check(experiment_at(tmp_path))
+    assert {line.verdict for line in lines} == {NOT_SHOWN}
+    assert all("two seeds, where a claim needs 3" in line.note for line in lines)
