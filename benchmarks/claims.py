@@ -18,7 +18,7 @@ from bsvi.report.claims import CLAIMS, MARGIN_OF_TIME, Line, check, verdict
 from bsvi.report.experiments import Experiment, group
 from bsvi.report.intervals import Interval
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import claims_table
+from bsvi.report.tables import claims_table, left_out
 
 ORDER = ("omniglot-mlp", "fashion-mnist-mlp", "svhn-mlp", "omniglot-small")
 
@@ -35,12 +35,17 @@ def table(results: Path) -> str:
     rows = [["Claim", *head], ["---"] * (len(head) + 1)]
     columns = [claims_table(*each).rows for each in found]
     for number, claim in enumerate(CLAIMS):
-        cells = [column[number] for column in columns]
-        rows.append([claim.text.replace("*", "\\*"), *(f"{cell[1].text}: **{cell[2].text}**" for cell in cells)])
+        cells = []
+        for (_, checked), column, all_seeds in zip(found, columns, seeds, strict=True):
+            interval = checked[number].interval
+            fewer = f" ({interval.seeds} seeds)" if interval is not None and interval.seeds != all_seeds else ""
+            cells.append(f"{column[number][1].text}: **{column[number][2].text}**{fewer}")
+        rows.append([claim.text.replace("*", "\\*"), *cells])
     times = json.loads((results / "cost.json").read_text()) if (results / "cost.json").exists() else {}
     ratios = [times.get(name, {}).get("bsvi-sir", {}).get("to_svi", []) for name in known]
     rows.append(["The same, by the CPU time of updates in turn", *map(same_time, ratios)])
-    return lines(rows)
+    notes = [f"\n{experiment.name}: {note}\n" for experiment, _ in found for note in left_out(experiment)]
+    return lines(rows) + "".join(notes)
 
 
 def judge(results: Path) -> str:

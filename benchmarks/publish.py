@@ -7,6 +7,10 @@ nats (the mean of thousands moves by less than 0.001); at most 60 lines of train
 folders still: ``bsvi report results/omniglot-mlp/runs`` makes the page again. Beside them: the page, its tables and PNG
 figures, and about.json with the command, the data's hash and the time it took. Runs without a result are left out and named.
 ``--tables``: tables of scores and times alone, for runs that are no comparison of methods.
+
+    ./run python benchmarks/publish.py results/omniglot-mlp/runs results/omniglot-mlp
+
+makes only the report again, from what is published: after a change of the report itself.
 """
 
 import argparse
@@ -38,6 +42,9 @@ def main() -> None:
     finished = [folder for folder in folders if (folder / "result.json").exists()]
     if not finished:
         sys.exit(f"{arguments.runs} holds no finished run")
+    if arguments.runs.resolve() == (arguments.out / "runs").resolve():
+        report(arguments.out, arguments.tables)
+        return
     for folder in finished:
         thin(folder, arguments.out / "runs" / folder.name)
     about = {
