@@ -12,6 +12,7 @@ from bsvi.report.experiments import group
 from bsvi.report.run_tables import cost_table
 from bsvi.report.runs import read_runs
 from bsvi.report.tables import scores_table
+from tests.report.made_runs import make_run
 
 RESULTS = Path(__file__).parent.parent / "results"
 PUBLISHED = sorted(path.parent for path in RESULTS.glob("*/about.json"))
@@ -36,6 +37,29 @@ def test_published_tables_are_those_of_the_published_runs(folder):
 def test_the_table_of_claims_is_that_of_the_published_runs():
     assert (RESULTS / "claims.md").read_text() == claims.table(RESULTS)
     assert (RESULTS / "judge.md").read_text() == claims.judge(RESULTS) and "AIS" in claims.judge(RESULTS)
+
+
+def test_what_is_said_of_the_pixelcnn_is_what_its_tables_say():
+    said = (RESULTS / "README.md").read_text().split("## Omniglot, small gated PixelCNN")[1].split("\n## ")[0]
+    tables = (RESULTS / "omniglot-small" / "tables" / "omniglot-small-claims.md").read_text()
+    figures = re.findall(r"\d+\.\d\d", said)
+    assert len(figures) > 15 and set(figures) <= set(re.findall(r"\d+\.\d\d", tables))
+    assert "reversed" in said and "less than half" in said and "Two seeds show no claim" in said
+    assert "holds" not in {cell[2].split(" (")[0] for cell in cells(tables)[2:]}
+
+
+def test_the_table_of_claims_names_fewer_seeds_and_runs_that_were_left_out(tmp_path):
+    for method in ("vae", "svi", "bsvi"):
+        for seed in (0, 1, 2) if method != "bsvi" else (0, 1):
+            folder = make_run(tmp_path / "made", method, seed, experiment="omniglot-mlp", steps=100)
+            (tmp_path / "omniglot-mlp" / "runs").mkdir(parents=True, exist_ok=True)
+            folder.rename(tmp_path / "omniglot-mlp" / "runs" / folder.name)
+    odd = make_run(tmp_path / "omniglot-mlp" / "runs", "vae", 0, experiment="omniglot-mlp", steps=400)
+    text = claims.table(tmp_path)
+    shown = {row[0]: row[1] for row in cells(text)}
+    assert shown["SVI-k′ beats the VAE"].endswith("**holds**")
+    assert shown["BSVI-k beats SVI-k′"].endswith("**not shown** (2 seeds)")
+    assert odd.exists() and "omniglot-mlp: Left out" in text and "VAE (steps = 400), 1 run." in text
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
