@@ -98,7 +98,7 @@ def buffer_gain(experiment: Experiment) -> Drawn | None:
 
 def buffer_weights(experiment: Experiment) -> Drawn | None:
     """Where the learned buffer weight lies: 0 is the encoder's proposal, 1 the last."""
-    drawn = _over_steps(
+    return _over_steps(
         experiment,
         ("bsvi-pi", "bsvi-sir-pi"),
         metric("buffer_weight_average"),
@@ -107,15 +107,19 @@ def buffer_weights(experiment: Experiment) -> Drawn | None:
         "average of i/k under π",
         "0 is the encoder's proposal, 1 the last one; uniform weights lie at 1/2 (dashed). Above: π prefers later "
         "proposals (section 6.5).",
+        level=0.5,
     )
-    if drawn is not None:
-        axes = drawn.figure.axes[0]
-        axes.axhline(0.5, color=MUTED, linestyle="--", linewidth=1)
-    return drawn
 
 
 def _over_steps(
-    experiment: Experiment, methods: tuple[str, ...], read: Metric, name: str, title: str, ylabel: str, caption: str
+    experiment: Experiment,
+    methods: tuple[str, ...],
+    read: Metric,
+    name: str,
+    title: str,
+    ylabel: str,
+    caption: str,
+    level: float | None = None,  # of a dashed line to compare with
 ) -> Drawn | None:
     rows = [row for row in (experiment.row(method) for method in methods) if row is not None]
     lines = _lines(rows, "train", read)
@@ -123,6 +127,8 @@ def _over_steps(
         return None
     figure = new_figure()
     axes = figure.subplots()
+    if level is not None:
+        axes.axhline(level, color=MUTED, linestyle="--", linewidth=1)
     _draw(axes, lines, ylabel)
     axes.set_xlabel("step")
     ends = [f"{row.label} {line.end:.3g}" for row, line in lines]

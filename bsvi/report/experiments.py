@@ -1,13 +1,13 @@
 """Runs put in order: one experiment per name, one row per method and setting, seeds within a row."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bsvi.report.paper import LABELS, ORDER, dataset_of
 from bsvi.report.runs import Run, Warned
 
-_ROOM = 34  # letters beside a line or a point of a figure
+_ROOM = 26  # letters beside a line or a point of a figure
 _NOT_A_SETTING = {"seed", "seeds", "method", "out", "resume", "device", "threads", "name", "experiment"}
 _NOT_A_SETTING |= {"log_every", "recompute"}  # no number depends on them
 
@@ -22,6 +22,7 @@ class Row:
     method: str
     variant: str
     runs: list[Run]
+    number: int = 0  # in the list of names that are too long for a figure
 
     @property
     def label(self) -> str:
@@ -35,8 +36,11 @@ class Row:
 
     @property
     def short(self) -> str:
-        """The label, cut to what a figure has room for."""
-        return self.label if len(self.label) <= _ROOM else self.label[: _ROOM - 1] + "…"
+        """The label, or where a figure has no room for it the method and the row's number in the list beside the figures."""
+        if not self.number:
+            return self.label
+        name = LABELS.get(self.method, self.method)
+        return f"{name} [{self.number}]" if len(name) <= _ROOM - 5 else f"[{self.number}]"
 
     def scored(self, split: str) -> list[Run]:
         return [run for run in self.runs if split in run.scores]
@@ -135,13 +139,19 @@ def _experiment(name: str, runs: list[Run]) -> Experiment:
     order = {method: i for i, method in enumerate(ORDER)}
     ordered = sorted(rows, key=lambda key: (order.get(key[0], len(order)), key))
     warnings += _data_warnings(kept) + _score_warnings(kept)
-    sets = {dataset_of(str(run.part("data").get("name", name))) for run in kept}
+    known = [run for run in kept if run.method in ORDER]  # beside runs of other methods the paper has nothing to say
+    sets = {dataset_of(str(run.part("data").get("name", name))) for run in known}
     return Experiment(
         name=name,
-        rows=[Row(method, variant, rows[method, variant]) for method, variant in ordered],
+        rows=_numbered([Row(method, variant, rows[method, variant]) for method, variant in ordered]),
         dataset=sets.pop() if len(sets) == 1 else None,
         warnings=warnings + [warned for run in kept for warned in run.warnings],
     )
+
+
+def _numbered(rows: list[Row]) -> list[Row]:
+    long = [row.label for row in rows if len(row.label) > _ROOM]
+    return [replace(row, number=long.index(row.label) + 1) if row.label in long else row for row in rows]
 
 
 def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Warned]]:
@@ -152,7 +162,7 @@ def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Warned]]:
         key = (run.method, run.seed, _frozen(run), circumstances(run).get("data"), run.path if run.own else None)
         if key in best:
             text = f"the same method, seed and settings as {best[key].path}, which is further: left out"
-            warnings.append(Warned(str(run.path), text))
+            warnings.append(Warned(str(run.path), text, text.replace(str(best[key].path), "another folder")))
         best.setdefault(key, run)
     return sorted(best.values(), key=lambda run: (run.method, run.seed, str(run.path))), warnings
 

@@ -41,7 +41,7 @@ def differences(experiment: Experiment) -> Drawn | None:
     axes.set_yticks(range(len(known)), [row.short for row, _ in reversed(known)])
     axes.set_ylim(-0.6, len(known) - 0.4)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel(f"test log-likelihood minus that of {base.label} (nats)")
+    axes.set_xlabel(f"test log-likelihood minus that of {base.short} (nats)")
     parts = [f"{row.label} {interval.mean:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]" for row, interval in known]
     one = " One seed: the intervals cover examples alone." if any(i.seeds < 2 for _, i in known) else ""
     return Drawn(

@@ -11,30 +11,56 @@
     if (!numeric) return cell.textContent.trim().toLowerCase();
     return cell.dataset.value === undefined ? null : Number(cell.dataset.value);
   };
+  const orders = new Map();  // of each table: its rows in the order they came in, which is the paper's
   const sort = (table, column, direction) => {
     const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
-    const numeric = heads[column].classList.contains("number");
-    const rows = [...table.tBodies[0].rows].map((row) => [keyOf(row, column, numeric), row]);
+    const numeric = direction && heads[column].classList.contains("number");
+    const rows = orders.get(table).map((row) => [direction ? keyOf(row, column, numeric) : null, row]);
     rows.sort(([a], [b]) => {
       if (a === null || b === null) return (a === null) - (b === null);
       const order = numeric ? a - b : a.localeCompare(b);
       return direction === "ascending" ? order : -order;
     });
     table.tBodies[0].append(...rows.map(([, row]) => row));
-    heads.forEach((head, i) => (i === column ? head.setAttribute("aria-sort", direction) : head.removeAttribute("aria-sort")));
+    heads.forEach((head, i) => (direction && i === column ? head.setAttribute("aria-sort", direction) : head.removeAttribute("aria-sort")));
+    table.closest(".table").classList.toggle("sorted", Boolean(direction));
+    table.closest(".table").querySelector(".order select").value = direction ? `${column} ${direction}` : "";
   };
   const sorted = store.get("sorted") || {};
   for (const table of document.querySelectorAll("table.sortable")) {
+    orders.set(table, [...table.tBodies[0].rows]);
     const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
-    heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+    const choose = (column, direction) => {
+      sort(table, column, direction);
+      if (direction) sorted[table.id] = [column, direction]; else delete sorted[table.id];
+      store.set("sorted", sorted);
+    };
+    // The order can also be chosen from a list: on a narrow screen there are no headings, and the list leads back.
+    const select = document.createElement("select");
+    select.add(new Option("as in the paper", ""));
+    heads.forEach((head, column) => {
       const first = head.classList.contains("number") ? "descending" : "ascending";
       const other = first === "ascending" ? "descending" : "ascending";
-      const direction = head.getAttribute("aria-sort") === first ? other : first;
-      sort(table, column, direction);
-      sorted[table.id] = [column, direction];
-      store.set("sorted", sorted);
-    }));
-    if (sorted[table.id] && sorted[table.id][0] < heads.length) sort(table, ...sorted[table.id]);
+      for (const direction of [first, other]) {
+        select.add(new Option(`${head.dataset.label} ${direction === "ascending" ? "↑" : "↓"}`, `${column} ${direction}`));
+      }
+      head.querySelector("button").addEventListener("click", () => {
+        const now = head.getAttribute("aria-sort");
+        choose(column, now === first ? other : now === other ? "" : first);
+      });
+    });
+    select.addEventListener("change", () => {
+      const [column, direction] = select.value.split(" ");
+      choose(Number(column), direction || "");
+    });
+    const label = document.createElement("label");
+    label.append("Order: ", select);
+    const line = document.createElement("p");
+    line.className = "order";
+    line.append(label);
+    table.closest(".scroll").before(line);
+    const [column, direction] = sorted[table.id] || [];
+    if (direction && column < heads.length) sort(table, column, direction);
   }
 
   // Figures enlarge in one dialog; Escape closes it, arrows move on, and the focus goes back to where it was.
@@ -68,6 +94,12 @@
   for (const fold of folds) {
     if (fold.id in open) fold.open = open[fold.id];
     fold.addEventListener("toggle", () => { open[fold.id] = fold.open; store.set("open", open); });
+  }
+  // On paper nothing can be opened: warnings are printed whatever the reader has folded.
+  for (const [event, open] of [["beforeprint", true], ["afterprint", false]]) {
+    window.addEventListener(event, () => document.querySelectorAll("details.warnings").forEach((fold) => {
+      if (open) { fold.dataset.was = fold.open ? "open" : ""; fold.open = true; } else fold.open = fold.dataset.was === "open";
+    }));
   }
   const seconds = Number(document.body.dataset.reload || 0);
   if (!seconds) return;

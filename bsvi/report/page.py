@@ -12,10 +12,13 @@ from bsvi.report import paper, render
 from bsvi.report.cells import Table, plain
 from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, Line
 from bsvi.report.experiments import Experiment, settings
+from bsvi.report.kinds import Kind, by_kind
 from bsvi.report.runs import Warned
 from bsvi.report.style import Drawn, palette, to_svg
 from bsvi.report.tables import slug
 from bsvi.report.words import best_row, counts
+
+Pdfs = dict[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,14 @@ class Section:
     warnings: list[Warned]
 
 
-def to_page(sections: list[Section], papers: list[Table], warnings: list[Warned], reload: float = 0.0) -> str:
-    """The whole page as HTML; `reload` is the number of seconds after which it loads itself again (0: never)."""
+def to_page(
+    sections: list[Section], papers: list[Table], warnings: list[Warned], reload: float = 0.0, pdfs: Pdfs | None = None
+) -> str:
+    """The whole page as HTML.
+
+    reload  the number of seconds after which it loads itself again (0: never)
+    pdfs    figures by name for saving from the page: it may be sent or published without the files beside it
+    """
     style = _asset("page.css").replace("/*palette*/", palette()).replace("/*dark palette*/", palette(dark=True))
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -45,7 +54,10 @@ def to_page(sections: list[Section], papers: list[Table], warnings: list[Warned]
         ("notes", "Notes"),
     ]
     nav = "".join(f'<li><a href="#{anchor}">{html.escape(name)}</a></li>' for anchor, name in links)
-    body = "".join(map(_section, sections)) or "<p class=lead>No runs yet: this page fills as they start.</p>"
+    body = (
+        "".join(_section(section, pdfs or {}) for section in sections)
+        or "<p class=lead>No runs yet: this page fills as they start.</p>"
+    )
     made = time.strftime("%Y-%m-%d %H:%M")
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -74,8 +86,8 @@ Shu, Bui, Whang and Ermon (AISTATS 2019). Made {made} by <code>bsvi report</code
 {_papers(papers)}
 {_NOTES}
 </main>
-<footer>Everything on this page is in this file; the tables (Markdown, LaTeX, CSV) and figures (PNG, PDF) also lie beside it in
-<code>tables/</code> and <code>figures/</code>.</footer>
+<footer>Everything on this page is in this file. <code>bsvi report</code> also writes the tables (Markdown, LaTeX, CSV)
+and figures (PNG, PDF) as files.</footer>
 <dialog id="zoom" aria-labelledby="zoom-title"><div class="bar"><b id="zoom-title"></b>
 <button type="button" class="previous" aria-label="Previous figure">←</button>
 <button type="button" class="next" aria-label="Next figure">→</button>
@@ -102,17 +114,17 @@ the largest difference that the paper calls not appreciable; 0.03% for two estim
 time.</p></section>"""
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, pdfs: Pdfs) -> str:
     experiment, anchor = section.experiment, slug(section.experiment.name)
     sentences = "".join(f"<p>{_code(sentence)}</p>" for sentence in section.sentences)
-    figures = "".join(map(_figure, section.figures))
+    figures = "".join(_figure(drawn, pdfs.get(drawn.name)) for drawn in section.figures)
     first, rest = section.scores[:1], section.scores[1:]
     parts = [
         f'<section id="{anchor}"><h2>{html.escape(experiment.name)}</h2>{_tiles(section)}',
         f'<div class="summary">{sentences}</div>{_warnings(anchor, section.warnings)}',
         f"<h3>Scores</h3>{_tables(first)}" if first else "",
         f"<h3>Does the paper hold?</h3>{_tables(section.claims)}" if section.claims else "",
-        f'<h3>Figures</h3><div class="figures">{figures}</div>' if figures else "",
+        f'<h3>Figures</h3>{_numbers(experiment)}<div class="figures">{figures}</div>' if figures else "",
         f"<h3>More scores</h3>{_tables(rest)}" if rest else "",
         f"<h3>Runs and cost</h3>{_tables(section.about_runs)}{_settings(experiment)}</section>",
     ]
@@ -154,27 +166,53 @@ def _table(table: Table) -> str:
     return f'{render.to_html(table)}<p class="files">This table as {links}</p>'
 
 
-def _figure(drawn: Drawn) -> str:
+def _numbers(experiment: Experiment) -> str:
+    """What the numbers in the figures stand for, where names are too long for them."""
+    items = "".join(f"<li>[{row.number}] {html.escape(row.label)}</li>" for row in experiment.rows if row.number)
+    return f'<p class="note">In the figures these have numbers:</p><ul class="numbers">{items}</ul>' if items else ""
+
+
+def _figure(drawn: Drawn, pdf: bytes | None) -> str:
     title, caption, alt = (html.escape(text, quote=True) for text in (drawn.title, drawn.caption, drawn.alt))
+    data = f"data:application/pdf;base64,{base64.b64encode(pdf).decode()}" if pdf else ""
+    link = f' <a class="save" download="{drawn.name}.pdf" href="{data}">Save as PDF</a>' if pdf else ""
     return (
         f'<figure><button type="button" aria-label="Enlarge: {title}. {alt}">{to_svg(drawn.figure, drawn.name)}</button>'
-        f'<figcaption><b>{title}.</b> <span class="caption">{caption}</span> '
-        f'<a href="figures/{drawn.name}.png">PNG</a> <a href="figures/{drawn.name}.pdf">PDF</a></figcaption></figure>'
+        f'<figcaption><b>{title}.</b> <span class="caption">{caption}</span>{link}</figcaption></figure>'
     )
 
 
 def _warnings(anchor: str, warnings: list[Warned]) -> str:
     if not warnings:
         return ""
-    items = "".join(
-        f"<li>{f'<code>{html.escape(warned.where)}</code>: ' if warned.where else ''}{html.escape(warned.text)}</li>"
-        for warned in warnings
-    )
-    title = f"{len(warnings)} warning{'s' * (len(warnings) != 1)}: read before trusting a number"
+    kinds = by_kind(warnings)
+    title = _count(len(warnings), "warning")
+    title += f" of {_count(len(kinds), 'kind')}" if len(kinds) < len(warnings) else ""
     return (
-        f'<details class="warnings" id="{anchor}-warnings"{" open" * (len(warnings) <= 5)}><summary>{title}</summary>'
-        f"<ul>{items}</ul></details>"
+        f'<details class="warnings" id="{anchor}-warnings"{" open" * (len(kinds) <= 8)}><summary>{title}: read before '
+        f"trusting a number</summary><ul>{''.join(map(_kind, kinds))}</ul></details>"
     )
+
+
+def _kind(kind: Kind) -> str:
+    if len(kind.warnings) == 1:
+        return f"<li>{_warned(kind.warnings[0].where, kind.warnings[0].text)}</li>"
+    members = [(warned.where, "" if warned.text == kind.text else warned.text) for warned in kind.warnings]
+    items = "".join(f"<li>{_warned(where, text)}</li>" for where, text in members)
+    places = len({warned.where for warned in kind.warnings})
+    count = _count(places, "run") if places > 1 else f"{len(kind.warnings)} times"
+    return (
+        f"<li><b>{count}</b>: {html.escape(kind.text)}<details><summary>Which</summary><ul>{items}</ul></details></li>"
+    )
+
+
+def _warned(where: str, text: str) -> str:
+    place = f"<code>{html.escape(where)}</code>" if where else ""
+    return ": ".join(filter(None, [place, html.escape(text)]))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def _settings(experiment: Experiment) -> str:

@@ -79,32 +79,76 @@ def to_html(table: Table) -> str:
         )
         head += f'<tr class="groups">{cells}</tr>'
     edges = [bool(c.group) and (not i or table.columns[i - 1].group != c.group) for i, c in enumerate(table.columns)]
+    labels = _labels(table.columns)
     names = "".join(
-        f'<th scope="col"{_class(column, edge)}><button type="button">{_names(column.name)}</button></th>'
-        for column, edge in zip(table.columns, edges, strict=True)
+        f'<th scope="col"{_class(column, edge)} data-label="{label}"><button type="button">{_heading(column.name)}</button></th>'
+        for column, edge, label in zip(table.columns, edges, labels, strict=True)
     )
-    rows = (map(_html_cell, row, table.columns, range(len(row)), edges) for row in table.rows)
+    rows = (map(_html_cell, row, table.columns, range(len(row)), edges, labels) for row in table.rows)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in table.notes)
     label = html.escape(table.title, quote=True)
+    least, whole = _ems(table)
     return (
         f'<div class="table"><p class="caption"><b>{html.escape(table.title)}.</b> {_names(table.caption)}</p>'
         f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">'
-        f'<table class="sortable {table.kind}" id="{table.name}" aria-label="{label}">'
+        f'<table class="sortable {table.kind}" id="{table.name}" aria-label="{label}" '
+        f'style="--least:{least:.1f};--whole:{whole:.1f}">'
         f"<thead>{head}<tr>{names}</tr></thead><tbody>{body}</tbody></table></div></div>{notes}"
     )
 
 
-def _html_cell(cell: Cell, column: Column, position: int, edge: bool) -> str:
+def _html_cell(cell: Cell, column: Column, position: int, edge: bool, label: str) -> str:
     tag = "th" if position == 0 else "td"
     value = cell.numbers.get("")
     attributes = (' scope="row"' if position == 0 else "") + _class(column, edge)
-    attributes += f' data-label="{html.escape(column.name, quote=True)}"' if position else ""
+    attributes += f' data-label="{label}"' if position else ""
     attributes += f' data-value="{value!r}"' if column.numeric and value is not None else ""
-    text = _names(cell.text)
+    text = _names(re.sub(_JOINED, "\u00a0", cell.text) if column.numeric else cell.text)
+    text = f'<span class="whole">{text}</span>' if not position and len(cell.text) <= _WHOLE else text
     text = f'<span class="mark {cell.mark.replace(" ", "-")}">{text}</span>' if cell.mark else text
     text = f"<b>{text}</b>" if cell.bold else text
     return f"<{tag}{attributes}>{text}{f'<small>{_names(cell.detail)}</small>' if cell.detail else ''}</{tag}>"
+
+
+_JOINED = r" (?![±\[])"  # a number's spaces that are no place for a new line
+_WHOLE = 16  # letters: a name of a row that is shorter stays on one line
+_HYPHENS = {"Reconstruction": "Recon\u00adstruction", "likelihood": "likeli\u00adhood"}  # places for a new line
+
+
+def _heading(name: str) -> str:
+    for word, parts in _HYPHENS.items():
+        name = name.replace(word, parts)
+    return _names(name)
+
+
+def _labels(columns: list[Column]) -> list[str]:
+    """What stands before the cells on a narrow screen, where a row is a card: the group too, but for the first group."""
+    first = next((column.group for column in columns if column.group), "")
+    names = [column.name if column.group == first else _full(column) for column in columns]
+    return [html.escape(name, quote=True) for name in names]
+
+
+def _ems(table: Table) -> tuple[float, float]:
+    """The width of the table in widths of the letter m, with numbers broken into two lines and with whole ones.
+
+    The page makes letters smaller where there is less room.
+    """
+    least = whole = 1.5  # the edges
+    for i, column in enumerate(table.columns):
+        texts = [row[i].text for row in table.rows]
+        heads = re.split(r"[\s\u00ad-]", re.sub("<.*?>", "", _heading(column.name)))
+        if column.numeric:
+            words = [part for text in texts for part in re.split(r" (?=[±\[])", text)]
+        elif i == 0:
+            words = [part[:_WHOLE] for text in texts for part in ([text] if len(text) <= _WHOLE else text.split())]
+            texts = words
+        else:
+            words = texts = [part[:_WHOLE] for text in texts for part in re.split(r"[\s/]", text)]
+        head = 0.72 * max(map(len, heads))
+        least += 0.9 + max(0.71 * max(map(len, words), default=0), head)
+        whole += 0.9 + max(0.71 * max(map(len, texts), default=0), head)
+    return least, whole
 
 
 def _class(column: Column, edge: bool) -> str:
@@ -136,7 +180,7 @@ def _strong(cell: Cell) -> str:
 
 
 def _pipe(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*")
+    return " ".join(text.split()).replace("|", "\\|").replace("*", "\\*")
 
 
 def _pipes(cells: list[str]) -> str:
@@ -149,5 +193,5 @@ _TEX |= {symbol: f"\\{symbol}" for symbol in "&%$#_{}"}
 
 
 def _tex(text: str) -> str:
-    text = re.sub(r"(?<![\w])k(?![\w])", "\0", text)  # the paper's k, in italics
+    text = re.sub(r"(?<![\w])k(?![\w])", "\0", " ".join(text.split()))  # the paper's k, in italics
     return "".join(_TEX.get(letter, letter) for letter in text).replace("\0$'$", "$k'$").replace("\0", "$k$")

@@ -30,6 +30,7 @@ class Warned:
 
     where: str
     text: str
+    kind: str = ""  # what several of its kind have in common, where they differ in more than numbers
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,10 @@ class Drawn:
     figure: Figure
 
     def __post_init__(self) -> None:
-        self.figure.canvas.draw()  # lays it out; after that it stays, whatever the format it is saved in
+        for _ in range(
+            2
+        ):  # lays it out, and again as other ticks may need more room; then it stays, whatever the format
+            self.figure.canvas.draw()
         self.figure.set_layout_engine("none")
 
 

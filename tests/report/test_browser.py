@@ -1,60 +1,12 @@
 """The page in a real browser: it sorts, enlarges, fits phone and desktop, follows light and dark, and asks for nothing."""
 
 import contextlib
-import os
 import re
-import shutil
 
 import pytest
 
 from bsvi.report import make_report
-from tests.report.made_runs import make_run, make_runs
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
-FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-FLAGS += " --disable-component-update --disable-sync"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    found = os.environ.get("BSVI_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
-    if not found:
-        pytest.skip("no browser found: install chromium, or name one in BSVI_BROWSER")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    root = tmp_path_factory.mktemp("page")
-    make_runs(root / "runs", ("vae", "svi", "bsvi", "bsvi-pi"), (0, 1), steps=200, pictures=True)
-    make_run(root / "runs", "iwae", 0, steps=100, ended=False)
-    return make_report([root / "runs"], root / "out")
-
-
-@pytest.fixture
-def opened(browser, report):
-    """Opens the page and, at the end, checks that it complained of nothing and asked for nothing."""
-    contexts, complaints, requests = [], [], []
-
-    def open_page(path=report, **options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert {re.sub(r"#.*", "", url) for url in requests if not url.startswith("data:")} <= {report.as_uri()}
+from tests.report.made_runs import make_runs
 
 
 def column(page, table, number):
@@ -105,6 +57,66 @@ def test_figures_enlarge_and_the_focus_returns(opened):
     second.click()
     dialog.get_by_role("button", name="Close").click()
     assert not dialog.is_visible()
+
+
+def test_sorting_returns_to_the_papers_order(opened):
+    page = opened()
+    table = "omniglot-small-scores-test"
+    paper = column(page, table, 1)
+    heading = page.locator(f"#{table} thead tr:last-child th").nth(2)
+    orders = []
+    for _ in range(3):
+        heading.get_by_role("button").click()
+        orders.append((heading.get_attribute("aria-sort"), column(page, table, 1)))
+    assert [name for name, _ in orders] == ["descending", "ascending", None]
+    assert orders[0][1] != paper and orders[2][1] == paper
+    select = page.locator(".table", has=page.locator(f"#{table}")).get_by_label("Order")
+    assert not select.is_visible(), "nothing to return from"
+    heading.get_by_role("button").click()
+    assert select.is_visible() and select.locator("option:checked").inner_text() == "Log-likelihood ↓"
+    page.reload()
+    assert column(page, table, 1) == orders[0][1], "the order survives a reload"
+    select.select_option("as in the paper")
+    assert column(page, table, 1) == paper and heading.get_attribute("aria-sort") is None
+    page.reload()
+    assert column(page, table, 1) == paper
+
+
+def test_a_narrow_screen_sorts_by_the_list(opened):
+    page = opened(viewport={"width": 390, "height": 800})
+    table = "omniglot-small-scores-test"
+    paper = column(page, table, 1)
+    select = page.locator(".table", has=page.locator(f"#{table}")).get_by_label("Order")
+    select.select_option("the paper: Log-likelihood ↑")
+    assert column(page, table, 1)[0] == "VAE" and column(page, table, 1) != paper
+    select.select_option("as in the paper")
+    assert column(page, table, 1) == paper
+
+
+def test_a_figure_is_saved_from_the_page_alone(opened, tmp_path):
+    page = opened()
+    assert page.locator("a:not([href^='#']):not([href^='data:'])").count() == 0, "a link that may lead nowhere"
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Save as PDF").first.click()
+    saved.value.save_as(tmp_path / "figure.pdf")
+    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+    assert saved.value.suggested_filename == "omniglot-small-differences.pdf"
+
+
+def test_warnings_are_sentences_with_counts_and_the_vital_one_is_in_the_summary(opened):
+    page = opened()
+    warnings = page.locator("#omniglot-small-warnings")
+    (title,) = warnings.locator("> summary").all_inner_texts()
+    kinds = warnings.locator("> ul > li")
+    first = kinds.first
+    assert title == "8 warnings of 1 kind: read before trusting a number" and kinds.count() == 1
+    assert first.inner_text().startswith(
+        "8 runs: test: log-likelihood (BSVI-500): Pareto k-hat is above 0.7 for 60 to 67%"
+    )
+    assert not first.locator("ul").is_visible()
+    first.get_by_text("Which").click()
+    assert first.locator("ul li").count() == 8 and "vae-seed0" in first.locator("ul").inner_text()
+    assert "k-hat is above 0.7 for most test images" in page.locator(".summary").first.inner_text()
 
 
 @pytest.mark.parametrize(("width", "height"), [(360, 740), (820, 1180), (1440, 900)])
@@ -159,7 +171,7 @@ def test_everything_can_be_reached_by_keyboard(opened):
 
 def test_without_scripts_the_numbers_are_all_there(opened):
     page = opened(java_script_enabled=False)
-    assert page.locator("#omniglot-small-scores-test tbody tr").count() == 4
+    assert page.locator("#omniglot-small-scores-test tbody tr").count() == 5
 
 
 def until(page, expression):

@@ -7,8 +7,9 @@ import pytest
 
 from bsvi.report.claims import check
 from bsvi.report.experiments import group
+from bsvi.report.kinds import by_kind
 from bsvi.report.run_tables import cost_table
-from bsvi.report.runs import read_runs
+from bsvi.report.runs import Warned, read_runs
 from bsvi.report.words import summary
 from tests.report.made_runs import make_run, make_runs
 
@@ -79,3 +80,20 @@ def test_a_high_khat_of_most_images_is_in_the_summary(tmp_path):
 def test_a_khat_that_is_low_for_most_images_is_not_in_the_summary(tmp_path):
     make_runs(tmp_path, ("vae", "bsvi"), (0, 1), steps=100)
     assert "k-hat" not in words(tmp_path)[1]
+
+
+def test_warnings_that_differ_in_numbers_alone_are_of_one_kind():
+    texts = ["IWAE-500: high for 9% of 60", "IWAE-500: high for 11.5% of 60", "IWAE-2500: high for 9% of 60", "other"]
+    kinds = by_kind([Warned(f"run{i}", text) for i, text in enumerate(texts)])
+    assert [(kind.text, len(kind.warnings)) for kind in kinds] == [
+        ("IWAE-500: high for 9 to 11.5% of 60", 2),
+        ("IWAE-2500: high for 9% of 60", 1),
+        ("other", 1),
+    ]
+
+
+def test_doubled_runs_are_one_kind_of_warning(tmp_path):
+    make_runs(tmp_path / "a", ("vae", "bsvi"), (0, 1), steps=100)
+    make_runs(tmp_path / "b", ("vae", "bsvi"), (0, 1), steps=100)
+    (kind,) = by_kind(words(tmp_path)[0].warnings)
+    assert len(kind.warnings) == 4 and "as another folder, which is further" in kind.text

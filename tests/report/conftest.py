@@ -1,0 +1,73 @@
+"""A browser, and a page to open in it."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+from bsvi.report import make_report
+from tests.report.made_runs import make_run, make_runs
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+FLAGS += " --disable-component-update --disable-sync"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    found = os.environ.get("BSVI_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    if not found:
+        pytest.skip("no browser found: install chromium, or name one in BSVI_BROWSER")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory):
+    """A page with what makes one hard to lay out: wide numbers, long names, warnings of every run, a run that goes on."""
+    root = tmp_path_factory.mktemp("page")
+    folders = make_runs(
+        root / "runs", ("vae", "svi", "bsvi", "bsvi-pi"), (0, 1), steps=200, base=-4246.0, pictures=True
+    )
+    for i, folder in enumerate(folders):
+        _doubt(folder, 0.6 + i / 100)
+    make_run(root / "runs", "iwae", 0, steps=200, ended=False)
+    other = {"svi.lr": 0.1, "svi.momentum": 0.9, "optim.lr": 0.003, "optim.batch": 100, "net.width": 400}
+    make_run(root / "other", "bsvi", 0, steps=200, base=-4246.0, config=other)
+    return make_report([root], root / "out")
+
+
+def _doubt(folder, share):
+    scores = json.loads((folder / "scores.json").read_text())
+    text = (
+        f"log-likelihood (BSVI-500): Pareto k-hat is above 0.7 for {share:.0%} of the examples, so a few draws decide"
+    )
+    scores["test"] |= {"warnings": [text], "diagnostics": {"khat_above_0.7": {"bsvi": share}}}
+    (folder / "scores.json").write_text(json.dumps(scores))
+
+
+@pytest.fixture
+def opened(browser, report):
+    """Opens the page and, at the end, checks that it complained of nothing and asked for nothing."""
+    contexts, complaints, requests = [], [], []
+
+    def open_page(path=report, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert {re.sub(r"#.*", "", url) for url in requests if not url.startswith("data:")} <= {report.as_uri()}
