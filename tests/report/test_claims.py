@@ -164,8 +164,20 @@ def test_tightness_without_its_own_estimators_is_not_shown(tmp_path):
         with np.load(folder / "scores-test.npz") as stored:
             arrays = {name: stored[name] for name in stored.files if name != "iwae_2500"}
         np.savez(folder / "scores-test.npz", **arrays)
+        scores = json.loads((folder / "scores.json").read_text())
+        del scores["test"]["iwae"]["2500"]
+        (folder / "scores.json").write_text(json.dumps(scores))
     line = judged(experiment_at(tmp_path))[text]
     assert line.verdict == NOT_SHOWN and line.interval is None and "IWAE-2500" in line.note
+
+
+def test_tightness_of_another_k_is_not_shown(tmp_path):
+    for folder in make_runs(tmp_path, ["bsvi"], (0, 1, 2), steps=100):
+        scores = json.loads((folder / "scores.json").read_text())
+        scores["test"]["k"] = 20
+        (folder / "scores.json").write_text(json.dumps(scores))
+    line = judged(experiment_at(tmp_path))["BSVI-500 is at least as tight as IWAE-2500"]
+    assert line.verdict == NOT_SHOWN and line.interval is None and "BSVI-500" in line.note
 
 
 def test_two_seeds_show_nothing_and_say_why(tmp_path):
