@@ -21,7 +21,6 @@ from bsvi.model import Model
 from bsvi.noise import Keyed
 from bsvi.refine import SVI, whole
 from bsvi.scores import Score
-from bsvi.trajectory import Weighed
 
 CLIMB, AGAIN, CHOOSE, WIDEN, JUDGE = (
     10,
@@ -72,11 +71,8 @@ class Widen(Climb):
 
     samples: int = 16
 
-    def gradient(
-        self, model: Model, lambda_: Tensor, q: Any, weighed: Weighed, beta: float, retain_graph: bool = False
-    ) -> Tensor:
-        bound = torch.logsumexp(weighed.log_w, dim=0)
-        return torch.autograd.grad(bound.sum(), lambda_, retain_graph=retain_graph)[0]
+    def share(self, log_w: Tensor) -> Tensor:
+        return torch.softmax(log_w, dim=0)
 
 
 @dataclass(frozen=True, eq=False)

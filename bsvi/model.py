@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
 LOG_2_PI = math.log(2 * math.pi)
+Shape = torch.Size | list[int] | tuple[int, ...]
 
 
 @runtime_checkable
@@ -56,7 +58,6 @@ class DiagonalGaussian(Distribution):
             )
         self.loc, log_var = lambda_.chunk(2, dim=-1)
         self.log_var = nn.functional.hardtanh(log_var, -20.0, 20.0)  # a clamp whose backward is one kernel
-        self._drawn: tuple[Tensor | None, Tensor] = (None, lambda_)
         super().__init__(lambda_.shape[:-1], self.loc.shape[-1:], validate_args=False)
 
     @property
@@ -67,16 +68,21 @@ class DiagonalGaussian(Distribution):
     def variance(self) -> Tensor:
         return self.log_var.exp()
 
-    def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        return self.rsample_and_log_prob(sample_shape)[0]
+
+    def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """A draw and its ln q, as ``rsample`` and ``log_prob`` would give them, cheaper: the draw's noise is known.
+
+        Its gradient is the whole one: along the draw the quadratic form is a constant.
+        """
         eps = torch.randn((*sample_shape, *self.loc.shape), dtype=self.loc.dtype, device=self.loc.device)
-        z = self.loc + (0.5 * self.log_var).exp() * eps
-        self._drawn = (z, eps)
-        return z
+        return self.loc + (0.5 * self.log_var).exp() * eps, self._log_prob(eps.square())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        z, eps = self._drawn
-        # of its own draw the noise is known: exact, and nothing to differentiate
-        squares = eps.square() if value is z else (value - self.loc).square() * (-self.log_var).exp()
+        return self._log_prob((value - self.loc).square() * (-self.log_var).exp())
+
+    def _log_prob(self, squares: Tensor) -> Tensor:
         return -0.5 * squares.sum(-1).add(self.loc.shape[-1] * LOG_2_PI) - 0.5 * self.log_var.sum(-1)
 
     def entropy(self) -> Tensor:
@@ -138,10 +144,48 @@ class VAE(nn.Module):
         return self.prior()
 
 
+def rsample_and_log_prob(q: Distribution, shape: Shape) -> tuple[Tensor, Tensor]:
+    """A draw and its ln q: both at once where the family has a method of this name, as DiagonalGaussian and zuko's flows.
+
+    A subclass that changes ``rsample`` or ``log_prob`` below that method is asked for both one by one.
+    """
+    if _has_both(type(q)):
+        return q.rsample_and_log_prob(shape)  # type: ignore[attr-defined]
+    z = q.rsample(torch.Size(shape))
+    return z, q.log_prob(z)
+
+
+@cache
+def _has_both(family: type) -> bool:
+    def depth(name: str) -> int:
+        return next((i for i, base in enumerate(family.__mro__) if name in vars(base)), len(family.__mro__))
+
+    return depth("rsample_and_log_prob") <= min(depth("rsample"), depth("log_prob"), len(family.__mro__) - 1)
+
+
 def trainable(model: object) -> list[Tensor]:
     """The model's parameters that want a gradient; none for a model that is no module."""
     parameters = getattr(model, "parameters", None)
     return [p for p in parameters() if p.requires_grad] if callable(parameters) else []
+
+
+def reached(model: object, *values: Tensor) -> list[Tensor]:
+    """The parameters that the graph of ``values`` leads to: the model's, or all leaves if it does not list any."""
+    made = {p.grad_fn: p for p in trainable(model) if p.grad_fn is not None}  # parameters that are no leaves
+    found: dict[int, Tensor] = {id(value): value for value in values if value.requires_grad and value.is_leaf}
+    nodes = [value.grad_fn for value in values if value.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        leaf = made.get(node, getattr(node, "variable", None))
+        if leaf is not None:
+            found[id(leaf)] = leaf
+            continue
+        fresh = {below for below, _ in node.next_functions if below is not None} - seen
+        seen |= fresh
+        nodes += fresh
+    known = {id(p) for p in trainable(model)}
+    return [leaf for key, leaf in found.items() if key in known or not known]
 
 
 @contextmanager
@@ -149,10 +193,9 @@ def frozen(parameters: list[Tensor]) -> Iterator[None]:
     """Within this context the parameters want no gradient: for steps that need lambda's alone.
 
     Eager autograd leaves out by itself what nobody asks for, but a compiled decoder computes every gradient that is wanted.
+    Parameters that are computed from others (``torch.func.functional_call``) cannot be told, and stay as they are.
     """
-    leaves = [
-        p for p in parameters if p.is_leaf
-    ]  # torch.func.functional_call may put in others, which cannot be changed
+    leaves = [parameter for parameter in parameters if parameter.is_leaf]
     for parameter in leaves:
         parameter.requires_grad_(False)
     try:

@@ -7,7 +7,7 @@ runs on every device.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
-from bsvi.model import Model
+from bsvi.model import Model, Shape, rsample_and_log_prob
 from bsvi.trajectory import closed_form_kl
 
+T = TypeVar("T")
 _WORD = 2**64 - 1
 
 
@@ -99,13 +100,13 @@ class Stream(TorchFunctionMode):
         self.noises: list[Noise] = []  # one per call within a draw: a family may ask for several kinds of numbers
         self.blocks: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
 
-    def draw(self, sampler: Callable[[], Tensor], rows: int) -> Tensor:
+    def draw(self, sampler: Callable[[], T], rows: int) -> T:
         """What ``sampler`` draws, ``rows`` rows for every example, with the examples' own noise."""
         self.rows, self.call = rows, 0
         with self:
-            z = sampler()
+            drawn = sampler()
         self.position += rows
-        return z
+        return drawn
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -153,9 +154,14 @@ class Proposal(Distribution):
         self.q, self.stream, self.has_rsample, self.blocks = q, stream, q.has_rsample, getattr(q, "blocks", 1)
         super().__init__(q.batch_shape, q.event_shape, validate_args=False)
 
-    def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
         shape = torch.Size(sample_shape)
         return self.stream.draw(lambda: self.q.rsample(shape), shape.numel())
+
+    def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """A draw and its ln q."""
+        shape = torch.Size(sample_shape)
+        return self.stream.draw(lambda: rsample_and_log_prob(self.q, shape), shape.numel())
 
     def log_prob(self, value: Tensor) -> Tensor:
         return self.q.log_prob(value)

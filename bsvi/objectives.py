@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from bsvi.bounds import giwae
 from bsvi.buffer_weights import Uniform
 from bsvi.model import Model, check_model
-from bsvi.refine import Amortized, Refinement
+from bsvi.refine import SVI, Amortized, Refinement
 from bsvi.theta import AllDraws, LastDraw, ThetaRule
 from bsvi.trajectory import Trajectory
 
@@ -26,12 +27,14 @@ class Estimate:
     bound       one bound per example, at most ln p(x) in expectation when beta is 1
     trajectory  the draws, their proposals and their weights
     log_pi      the buffer weight of each draw
+    decoder_calls  passes of the decoder per example that it took, counting each row of a batched call
     """
 
     loss: Float[Tensor, ""]
     bound: Float[Tensor, " batch"]
     trajectory: Trajectory
     log_pi: Float[Tensor, " draws"]
+    decoder_calls: int = 0
 
 
 class Objective(nn.Module):
@@ -67,13 +70,18 @@ class Objective(nn.Module):
         trajectory, phi = self.refinement(model, x, beta, self.theta.attach, self.theta.budget)
         log_pi = self.log_pi(trajectory)
         bound = self.bound(trajectory.log_w, log_pi)
+        calls = getattr(self.refinement, "decoder_calls", len(trajectory.log_w))
         if not torch.is_grad_enabled():
-            return Estimate(-bound.mean(), bound, trajectory, log_pi)
+            return Estimate(-bound.mean(), bound, trajectory, log_pi, calls)
         theta: Tensor | float = 0.0
-        if not trajectory.log_w.requires_grad:  # no graph was kept by which the bound would reach theta
+        if not (trajectory.kept or trajectory.log_w.requires_grad):  # no graph by which the bound would reach theta
+            torch.clear_autocast_cache()  # its copies of the parameters may be without a graph, too
             theta = self.theta(model, x, beta, trajectory, derivative(self.bound, trajectory.log_w, log_pi))
+            rows = len(trajectory.log_w)
+            calls += self.theta.decoder_calls(rows) or self.theta.taught_by(rows, trajectory.samples)
         loss = -(bound.mean() + phi.mean() + theta)
-        return Estimate(loss, bound.detach(), replace(trajectory, log_w=trajectory.log_w.detach()), log_pi.detach())
+        detached = replace(trajectory, log_w=trajectory.log_w.detach())
+        return Estimate(loss, bound.detach(), detached, log_pi.detach(), calls)
 
     def log_pi(self, trajectory: Trajectory) -> Float[Tensor, " draws"]:
         """ln pi for each row of the trajectory: with m samples per proposal each row has pi_i / m."""
@@ -83,13 +91,10 @@ class Objective(nn.Module):
 
     @property
     def decoder_calls(self) -> int:
-        """Passes of the decoder per example and step, counting each row of a batched call."""
-        if isinstance(self.refinement, Amortized):
-            return self.refinement.draws * (2 if self.refinement.recompute else 1)
-        svi = self.refinement
-        rows = (svi.steps + 1) * svi.samples  # type: ignore[attr-defined]
-        probes = svi.steps * svi.samples if svi.double_sampling else 0  # type: ignore[attr-defined]
-        return rows + probes + self.theta.decoder_calls(rows)
+        """Passes of the decoder per example and step, counting each row of a batched call, if graphs are kept as asked."""
+        svi: Any = self.refinement
+        rows = (svi.steps + 1) * svi.samples if isinstance(svi, SVI) else 0
+        return svi.decoder_calls + self.theta.decoder_calls(rows)
 
     def extra_repr(self) -> str:
         return f"{self.refinement}, theta={self.theta}, bound={getattr(self.bound, '__name__', self.bound)}"
@@ -98,11 +103,11 @@ class Objective(nn.Module):
 def derivative(bound: Bound, log_w: Tensor, log_pi: Tensor) -> Tensor:
     """r_i = d bound / d ln w_i, so that resampling works for every bound; for giwae the responsibilities.
 
-    Where a bound is -inf (all weights zero) r is pi, and the example carries no gradient that is not a number.
+    A weight of zero teaches nothing: its r is 0, and where all weights of an example are zero, so is every r.
     """
     log_w = log_w.detach().requires_grad_()
     (r,) = torch.autograd.grad(bound(log_w, log_pi.detach()).sum(), log_w)
-    return torch.where(torch.isfinite(r), r, log_pi.detach().exp()[:, None])
+    return torch.where(torch.isfinite(r) & torch.isfinite(log_w.detach()), r, 0.0)
 
 
 class BadInput(ValueError):

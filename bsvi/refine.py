@@ -9,8 +9,22 @@ from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, runtime_ch
 import torch
 from torch import Tensor
 
-from bsvi.model import Model, frozen, trainable
-from bsvi.trajectory import Buffer, GraphSize, Trajectory, Weighed, closed_form_kl, encode, weigh
+from bsvi.model import Model, frozen, reached, trainable
+from bsvi.trajectory import (
+    Buffer,
+    Draw,
+    GraphSize,
+    Trajectory,
+    Weighed,
+    closed_form_kl,
+    draw,
+    encode,
+    held_once,
+    posterior,
+    weigh,
+    weigh_draw,
+    without_zero_weights,
+)
 
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
 
@@ -52,13 +66,19 @@ class Amortized:
         self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
     ) -> Refined:
         lambda_ = encode(model, x)
-        q = model.posterior(lambda_)
+        q = posterior(model, lambda_)
         calls, samples = (self.draws, 1) if self.recompute else (1, self.draws)
         buffer = Buffer(calls, samples)
         for _ in range(calls):
-            buffer.add(lambda_, weigh(model, x, q, samples, beta, self.recompute))
-        trajectory = replace(buffer.trajectory(model, beta), samples=1)  # every draw is a row of its own
+            weighed = weigh(model, x, q, samples, beta, self.recompute)
+            buffer.add(lambda_, without_zero_weights(model, x, lambda_, weighed, beta))
+        trajectory = replace(buffer.trajectory(model, beta), samples=1, kept=True)  # every draw is a row of its own
         return Refined(trajectory, torch.zeros(len(x), dtype=torch.float64, device=x.device))
+
+    @property
+    def decoder_calls(self) -> int:
+        """Passes of the decoder per example, counting each row of a batched call."""
+        return self.draws * (2 if self.recompute else 1)
 
 
 class Step(NamedTuple):
@@ -67,6 +87,8 @@ class Step(NamedTuple):
     lambda_: Tensor
     weighed: Weighed
     gradient: Tensor  # empty at the last proposal, which takes no step
+    family: tuple[tuple[Tensor, Tensor], ...] = ()  # at the first: q's own parameters and their gradients
+    kept: bool = False  # whether the graphs to theta that were asked for are there
 
 
 @dataclass(frozen=True)
@@ -129,53 +151,89 @@ class SVI:
         lambda_0 = encode(model, x)  # Alg. 1, l.4
         buffer = Buffer(self.steps + 1, self.samples)
         for step in self.walk(model, x, lambda_0, beta, self.steps + 1 if attach is None else attach, budget):
-            if len(buffer) == 0:
-                g_0 = finite(step.gradient)  # raw, not clipped: phi follows ln w_0, and theta gets none of it (l.12)
+            if (
+                len(buffer) == 0
+            ):  # raw, not clipped: phi and q's own parameters follow ln w_0, theta gets none of it (l.12)
+                phi = ((lambda_0 - lambda_0.detach()) * finite(step.gradient)).sum(-1).double()
+                phi = phi + sum(((p - p.detach()) * finite(g)).sum().double() for p, g in step.family) / len(x)
             buffer.add(step.lambda_, step.weighed)
-        return Refined(buffer.trajectory(model, beta), ((lambda_0 - lambda_0.detach()) * g_0).sum(-1).double())
+        kept = step.kept and (not buffer.attached or buffer.finite)  # 0 * inf of one draw would spoil every gradient
+        if not kept:
+            buffer.attached.clear()
+        return Refined(replace(buffer.trajectory(model, beta), kept=kept), phi)
+
+    @property
+    def decoder_calls(self) -> int:
+        """Passes of the decoder per example, counting each row of a batched call."""
+        return self.samples * (2 * self.steps + 1 if self.double_sampling else self.steps + 1)
 
     def walk(
         self, model: Model, x: Tensor, lambda_: Tensor, beta: float = 1.0, attach: int = 0, budget: float = math.inf
     ) -> Iterator[Step]:
-        """Algorithm 1, l.5-11, one proposal at a time; without ``attach`` no decoder graph outlives its step."""
-        attach = attach if torch.is_grad_enabled() else 0
-        theta = trainable(model)
-        state = None
-        for i in range(self.steps + 1):  # l.5
-            last, keep = i == self.steps, i > self.steps - attach
-            lambda_ = lambda_.detach().requires_grad_(not last)  # the stop-gradient: theta must not learn through SVI
-            with frozen([] if keep else theta), torch.set_grad_enabled(keep or not (last or self.double_sampling)):
-                q = model.posterior(lambda_)
-                with GraphSize(measured=keep and i == 0 and budget < math.inf) as graph:
-                    weighed = weigh(model, x, q, self.samples, beta)  # l.6-7
-            if attach * graph.bytes > budget and theta:
-                attach, keep = 0, False
-            gradient = lambda_.new_empty(0)
-            if not last and not self.double_sampling:  # l.8
-                gradient = self.gradient(model, lambda_, q, weighed, beta, retain_graph=keep)
-            elif not last:  # section 4.2: a probe of its own, so that lambda_{i+1} does not depend on z_i
-                with frozen(theta), torch.enable_grad():
-                    q = model.posterior(lambda_)
-                    gradient = self.gradient(model, lambda_, q, weigh(model, x, q, self.samples, beta), beta)
-            yield Step(lambda_.detach(), weighed if keep else weighed.detach(), gradient)
-            if not last:
-                lambda_, state = self.ascend(lambda_.detach(), self.clipped(gradient, q), state)  # l.9
+        """Algorithm 1, l.5-11, one proposal at a time; without ``attach`` no decoder graph outlives its step.
 
-    def gradient(
-        self, model: Model, lambda_: Tensor, q: Any, weighed: Weighed, beta: float, retain_graph: bool = False
-    ) -> Tensor:
-        """The gradient of each example's ELBO at lambda, through the reparameterised draws (eq. 6)."""
-        with torch.enable_grad():
-            elbo = weighed.log_w
-            if self.closed_form_kl:
+        The graph of a weight is cut at z: below it lie theta's parameters, above it lambda and q's own. So what is kept
+        for theta never leads to q, and what steers lambda never leads to theta.
+        """
+        training, state = torch.is_grad_enabled(), None
+        attach = attach if training else 0
+        kept = attach > 0
+        for i in range(self.steps + 1):  # l.5
+            first, last, keep = i == 0, i == self.steps, i > self.steps - attach
+            steers = not last and not self.double_sampling  # the draw that is weighed makes the next step, too
+            lambda_ = lambda_.detach().requires_grad_(not last)  # the stop-gradient: theta must not learn through SVI
+            with torch.set_grad_enabled(not last):
+                q = posterior(model, lambda_)
+                drawn = draw(q, self.samples, len(x))  # l.6
+            with GraphSize(keep and first and budget < math.inf, held_once(model, x)) as graph:
+                weighed = weigh_apart(model, x, drawn, beta, steers, keep)  # l.7
+            if keep and first and not any(p is not weighed.z for p in reached(model, weighed.log_w)):
+                attach, keep = 0, False  # a decoder without parameters to train: nothing to keep
+            elif keep and attach * graph.bytes > budget:
+                attach, keep, kept = 0, False, False
+            gradients, own = [lambda_.new_empty(0)], list[Tensor]()
+            if not last:
+                probe = weighed
+                if not steers:  # section 4.2: a draw of its own, so that lambda_{i+1} does not depend on z_i
+                    with torch.enable_grad():
+                        drawn = draw(q, self.samples, len(x))
+                    probe = weigh_apart(model, x, drawn, beta, steers=True)
+                own = [p for p in reached(model, *drawn) if p is not lambda_] if first and training else []
+                gradients = self.gradients(
+                    model, [lambda_, *own], q, drawn, probe, beta, retain_graph=keep and steers
+                )  # l.8
+            family = tuple(zip(own, gradients[1:], strict=True))
+            yield Step(lambda_.detach(), weighed if keep else weighed.detach(), gradients[0], family, kept)
+            if not last:
+                lambda_, state = self.ascend(lambda_.detach(), self.clipped(gradients[0], q), state)  # l.9
+
+    def gradients(
+        self, model: Model, of: list[Tensor], q: Any, drawn: Draw, weighed: Weighed, beta: float, retain_graph: bool
+    ) -> list[Tensor]:
+        """The gradient of the examples' ELBOs by lambda and q's own parameters, through the reparameterised draws (eq. 6)."""
+        share = self.share(weighed.log_w.detach())
+        if len(of) > 1:  # parameters that all examples share: a draw of weight zero must not spoil them
+            share = torch.where(torch.isfinite(weighed.log_w.detach()), share, 0.0)
+        value, density = weighed.log_w, drawn.log_q
+        if self.closed_form_kl:
+            with torch.enable_grad():
                 kl = closed_form_kl(model, q)
                 if kl is None:
-                    raise ValueError(
-                        f"closed_form_kl: no KL is known for {type(q).__name__} and this prior; leave it off"
-                    )
-                elbo = weighed.log_lik - beta * kl
-            elbo = elbo.sum() if self.samples == 1 else elbo.mean(0).sum()
-            return torch.autograd.grad(elbo, lambda_, retain_graph=retain_graph)[0]
+                    name = type(q).__name__
+                    raise ValueError(f"closed_form_kl: no KL is known for {name} and this prior; leave it off")
+                value, density = weighed.log_lik, kl.expand_as(drawn.log_q)
+        slope = torch.zeros_like(weighed.z)
+        if value.requires_grad:  # else neither decoder nor prior depends on z
+            by_z = torch.autograd.grad(value, weighed.z, share, retain_graph, allow_unused=True)[0]
+            slope = slope if by_z is None else by_z if len(of) == 1 else finite(by_z)
+        ends = [(drawn.z, slope), (density, (-beta * share).to(density))]
+        outputs, sides = zip(*(end for end in ends if end[0].requires_grad), strict=True)
+        found = torch.autograd.grad(outputs, of, sides, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(of, found, strict=True)]
+
+    def share(self, log_w: Tensor) -> Tensor:
+        """How much each draw (samples, batch) of a proposal steers: all the same, which is the gradient of its ELBO."""
+        return torch.full_like(log_w, 1.0 / self.samples)
 
     def clipped(self, gradient: Tensor, q: Any) -> Tensor:
         """The gradient with each block (mean, log-variance) scaled to at most ``max_grad_norm``."""
@@ -196,6 +254,13 @@ class SVI:
         """
         velocity = gradient if state is None else self.momentum * state + gradient
         return lambda_ + self.lr * velocity, velocity
+
+
+def weigh_apart(model: Model, x: Tensor, drawn: Draw, beta: float, steers: bool, keep: bool = False) -> Weighed:
+    """The weights with a graph of their own: its leaves are z where the draw ``steers``, and theta if it is to ``keep``."""
+    z = drawn.z.detach().requires_grad_(steers)
+    with frozen([] if keep else trainable(model)), torch.set_grad_enabled(steers or keep):
+        return weigh_draw(model, x, Draw(z, drawn.log_q.detach()), beta)
 
 
 def finite(gradient: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from bsvi.model import Model
-from bsvi.noise import Proposal
+from bsvi.noise import Proposal, T
 from bsvi.objectives import BadInput, Estimate, Objective
 from bsvi.theta import ThetaRule
 from bsvi.trajectory import Trajectory, closed_form_kl
@@ -138,7 +138,7 @@ class SharedModel:
     def posterior(self, lambda_: Tensor) -> Proposal:
         return Proposal(self.model.posterior(lambda_), self)  # type: ignore[arg-type]
 
-    def draw(self, sampler: Callable[[], Tensor], rows: int) -> Tensor:
+    def draw(self, sampler: Callable[[], T], rows: int) -> T:
         """What Proposal asks for: (draws, batch, ...), with the noise of this part."""
         with self.entered(1):
             return sampler()

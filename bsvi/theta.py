@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bsvi.model import Model, trainable
-from bsvi.trajectory import Trajectory, repeat
+from bsvi.model import Model, reached
+from bsvi.trajectory import Trajectory, any_true, log_likelihood, log_prior, repeat
 
 
 class ThetaRule:
@@ -25,14 +25,19 @@ class ThetaRule:
     budget: float = math.inf
 
     def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
-        """Theta's gradient as a term of value zero; called where no graph was kept.
+        """Theta's gradient as a term of value zero; called where no graph was kept: by default it is recomputed.
 
         ``r`` (draws, batch) is the bound's derivative with respect to ln w_i: the responsibilities, for giwae.
         """
-        raise NotImplementedError
+        rows = self.taught_by(len(r), trajectory.samples)
+        return recomputed(model, x, beta, trajectory.z[-rows:], r[-rows:])
+
+    def taught_by(self, rows: int, samples: int) -> int:
+        """Of how many of the last of ``rows`` draws the gradient is recomputed, at one pass of the decoder each."""
+        return rows if self.attach is None else min(rows, self.attach * samples)
 
     def decoder_calls(self, rows: int) -> int:
-        """Passes of the decoder per example that this rule adds to those of ``rows`` draws."""
+        """Passes of the decoder per example that this rule adds to those of ``rows`` draws, if graphs are kept as asked."""
         return 0
 
 
@@ -46,9 +51,6 @@ class AllDraws(ThetaRule):
 
     budget: float = 2.0**30
     attach: ClassVar[int | None] = None
-
-    def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
-        return Recomputed()(model, x, beta, trajectory, r) if trainable(model) else 0.0
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,9 @@ class Resampled(ThetaRule):
         if self.draws < 1:
             raise ValueError(f"resampling needs at least 1 draw, got {self.draws}; the paper uses 1")
 
-    def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor:
-        z = resample(trajectory.z, r, self.draws)
+    def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
+        x, z, chances = with_weight(x, trajectory.z, r)
+        z = resample(z, chances, self.draws)
         log_joint = log_p(model, repeat(x, self.draws), z.flatten(0, 1), beta).view(self.draws, -1)
         return (carry(log_joint) * r.sum(0)).mean()
 
@@ -91,23 +94,41 @@ class Recomputed(ThetaRule):
             raise ValueError(f"recomputing needs chunks of at least 1 draw, got {self.chunk}")
 
     def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
-        if not callable(getattr(model, "parameters", None)):
-            raise TypeError(f"recompute needs model.parameters(); {type(model).__name__} has none; use recompute=False")
-        theta = trainable(model)
-        total: list[Tensor | None] = [None] * len(theta)
-        for z, weight in zip(trajectory.z.split(self.chunk), r.split(self.chunk), strict=True):
-            log_joint = log_p(model, repeat(x, len(z)), z.flatten(0, 1), beta).view(weight.shape)
-            value = torch.where(weight == 0, 0.0, weight * log_joint).sum() / len(x)
-            gradients = torch.autograd.grad(value, theta, allow_unused=True)
-            total = [
-                old if new is None else new if old is None else old + new
-                for old, new in zip(total, gradients, strict=True)
-            ]
-        terms = [((p - p.detach()) * g).sum() for p, g in zip(theta, total, strict=True) if g is not None]
-        return torch.stack([term.double() for term in terms]).sum() if terms else 0.0
+        return recomputed(model, x, beta, trajectory.z, r, self.chunk)
 
     def decoder_calls(self, rows: int) -> int:
         return rows
+
+
+def recomputed(model: Model, x: Tensor, beta: float, z: Tensor, r: Tensor, chunk: int = 1) -> Tensor | float:
+    """Zero with the gradient sum_i r_i grad ln p(x, z_i), averaged over the batch; one chunk's graph is alive at a time."""
+    x, z, _ = with_weight(x, z, r)
+    total: dict[int, tuple[Tensor, Tensor]] = {}  # a parameter and its gradient
+    for some, weight in zip(z.split(chunk), r.split(chunk), strict=True):
+        value = (weight * log_p(model, repeat(x, len(some)), some.flatten(0, 1), beta).view(weight.shape)).sum()
+        theta = reached(model, value)
+        if not theta:  # a decoder without parameters to train
+            return 0.0
+        for p, g in zip(theta, torch.autograd.grad(value, theta), strict=True):
+            total[id(p)] = (p, g + total[id(p)][1] if id(p) in total else g)
+    return sum(((p - p.detach()) * (g / len(x))).sum().double() for p, g in total.values())
+
+
+def with_weight(x: Tensor, z: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x, z and r in which every draw with r = 0 is replaced by one with weight: in backward it would be 0 * inf.
+
+    Its gradient is still multiplied by its own r, so nothing is counted that was not. An example without any weight is
+    replaced whole; r, with which it is resampled, then prefers nothing.
+    """
+    zero = r == 0
+    if not any_true(zero):
+        return x, z, r
+    size = r.abs()
+    alive, batch = size.amax(0) > 0, torch.arange(r.shape[1], device=r.device)
+    example = torch.where(alive, batch, alive.long().argmax())
+    best = z[size.argmax(0)[example], example]
+    z = torch.where(zero.view(*zero.shape, *(1,) * (z.ndim - 2)), best, z)
+    return (x if alive.all() else x[example]), z, torch.where(alive, r, 1.0)
 
 
 def resample(z: Tensor, r: Tensor, draws: int) -> Tensor:
@@ -118,7 +139,7 @@ def resample(z: Tensor, r: Tensor, draws: int) -> Tensor:
 
 def log_p(model: Model, x: Tensor, z: Tensor, beta: float) -> Tensor:
     """ln p(x|z) + beta ln p(z), theta's part of ln w, in float64."""
-    return model.log_lik(x, z).double() + beta * model.log_prior(z)
+    return log_likelihood(model, x, z) + beta * log_prior(model, z)
 
 
 def carry(value: Tensor) -> Tensor:

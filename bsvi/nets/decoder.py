@@ -44,7 +44,10 @@ class Decoder(nn.Module, ABC):
         self, x: Float[Tensor, "batch 1 height width"], z: Float[Tensor, "batch latent"]
     ) -> Float[Tensor, " batch"]:
         """Return ln p(x | z) per image, never compiled."""
-        return self.likelihood.log_prob(x, self.params(x, z))  # type: ignore[operator]
+        params = self.params(x, z)
+        if params.dtype in (torch.float16, torch.bfloat16):  # autocast: the probabilities of a pixel must sum to one
+            params = params.float()
+        return self.likelihood.log_prob(x, params)  # type: ignore[operator]
 
     def forward(
         self, x: Float[Tensor, "batch 1 height width"], z: Float[Tensor, "batch latent"]

@@ -89,27 +89,35 @@ def weight_under_the_next_lambda(mp):
 
 @mutant(check_unbiased)
 def the_same_noise_at_every_step(mp):
-    def rsample(self, sample_shape=()):
+    def rsample_and_log_prob(self, sample_shape=()):
         eps = torch.randn(
             (*sample_shape, *self.loc.shape), generator=torch.Generator().manual_seed(1), dtype=self.loc.dtype
         )
-        return self.loc + (0.5 * self.log_var).exp() * eps
+        z = self.loc + (0.5 * self.log_var).exp() * eps
+        return z, self.log_prob(z)
 
-    mp.setattr(DiagonalGaussian, "rsample", rsample)
+    mp.setattr(DiagonalGaussian, "rsample_and_log_prob", rsample_and_log_prob)
 
 
 @mutant(check_unbiased)
 def closed_form_kl_in_the_weight(mp):
-    def weigh(original, model, x, q, samples=1, beta=1.0, recompute=False):
-        weighed = original(model, x, q, samples, beta)
-        return weighed._replace(log_w=weighed.log_lik - beta * model.kl(q))
+    latest = []
 
-    wrapping(mp, refine, "weigh", weigh)
+    def draw(original, q, samples, batch):
+        latest[:] = [q]
+        return original(q, samples, batch)
+
+    def weigh(original, model, x, drawn, beta=1.0, recompute=False):
+        weighed = original(model, x, drawn, beta, recompute)
+        return weighed._replace(log_w=weighed.log_lik - beta * model.kl(latest[0]))
+
+    wrapping(mp, refine, "draw", draw)
+    wrapping(mp, refine, "weigh_draw", weigh)
 
 
 @mutant(check_unbiased)
 def log_q_without_its_log_determinant(mp):
-    wrapping(mp, DiagonalGaussian, "log_prob", lambda original, q, z: original(q, z) + 0.5 * q.log_var.sum(-1))
+    wrapping(mp, DiagonalGaussian, "_log_prob", lambda original, q, s: original(q, s) + 0.5 * q.log_var.sum(-1))
 
 
 @mutant(check_unbiased)
@@ -196,7 +204,7 @@ def missing_stop_gradient(mp):
             q = model.posterior(lambda_)
             weighed = refine.weigh(model, x, q, self.samples, beta)
             g = torch.autograd.grad(weighed.log_w.sum(), lambda_, create_graph=True)[0]
-            yield Step(lambda_, weighed, g.detach() if i == 0 else g)
+            yield Step(lambda_, weighed, g.detach() if i == 0 else g, kept=True)
             lambda_, state = self.ascend(lambda_, self.clipped(g, q), state)
 
     mp.setattr(SVI, "walk", walk)
@@ -215,10 +223,10 @@ def encoder_term_leaks_into_theta(mp):
 @mutant(check_phi_gradient, "bsvi")
 def gradient_of_the_bound_leaks_into_phi(mp):
     def call(original, self, model, x, beta=1.0, attach=None, budget=math.inf):
-        trajectory_, phi = original(self, model, x, beta, attach, budget)
-        first = Amortized(1)(model, x, beta).trajectory.log_w
-        log_w = torch.cat([trajectory_.log_w[:1].detach() + first - first.detach(), trajectory_.log_w[1:]])
-        return refine.Refined(replace(trajectory_, log_w=log_w), phi)
+        refined = original(self, model, x, beta, attach, budget)
+        first, log_w = Amortized(1)(model, x, beta).trajectory.log_w, refined.trajectory.log_w
+        log_w = torch.cat([log_w[:1].detach() + first - first.detach(), log_w[1:]])
+        return refined._replace(trajectory=replace(refined.trajectory, log_w=log_w))
 
     wrapping(mp, SVI, "__call__", call)
 
@@ -273,7 +281,7 @@ def most_likely_index_instead_of_a_random_one(mp):
 def first_weight_dropped(mp):
     def trajectory_(original, self, model, beta):
         self.rows, self.lambda_, self.proposals = [row[1:] for row in self.rows], self.lambda_[1:], self.proposals - 1
-        self.attached = self.attached[1:]
+        self.attached = {}
         return original(self, model, beta)
 
     wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
@@ -283,7 +291,7 @@ def first_weight_dropped(mp):
 def last_weight_dropped(mp):
     def trajectory_(original, self, model, beta):
         self.rows, self.lambda_, self.proposals = [row[:-1] for row in self.rows], self.lambda_[:-1], self.proposals - 1
-        self.attached = self.attached[:-1]
+        self.attached = {}
         return original(self, model, beta)
 
     wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)

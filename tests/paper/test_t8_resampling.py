@@ -46,7 +46,7 @@ def check_gradient(draws=1, copies=200, repeats=100):
     with torch.no_grad():
         buffer_weight.logits.copy_(torch.linspace(-1.5, 1.5, 5))
     trajectory, _ = QUICK(model, model.batch(7 * copies), 1.0, 0)
-    first = {name: value[:, :7] for name, value in vars(trajectory).items() if name != "samples"}
+    first = {name: value[:, :7] for name, value in vars(trajectory).items() if name not in ("samples", "kept")}
     fixed = type(trajectory)(**{name: v.repeat(1, copies, *[1] * (v.ndim - 2)) for name, v in first.items()})
     method = Objective(Fixed(fixed), buffer_weight, Resampled(draws))
     gradients = []
