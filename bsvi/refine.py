@@ -151,13 +151,13 @@ class SVI:
         lambda_0 = encode(model, x)  # Alg. 1, l.4
         buffer = Buffer(self.steps + 1, self.samples)
         for step in self.walk(model, x, lambda_0, beta, self.steps + 1 if attach is None else attach, budget):
-            if (
-                len(buffer) == 0
-            ):  # raw, not clipped: phi and q's own parameters follow ln w_0, theta gets none of it (l.12)
+            if len(buffer) == 0:
+                # raw, not clipped: phi and q's own parameters follow ln w_0, and theta gets none of it (l.12)
                 phi = ((lambda_0 - lambda_0.detach()) * finite(step.gradient)).sum(-1).double()
                 phi = phi + sum(((p - p.detach()) * finite(g)).sum().double() for p, g in step.family) / len(x)
             buffer.add(step.lambda_, step.weighed)
-        kept = step.kept and (not buffer.attached or buffer.finite)  # 0 * inf of one draw would spoil every gradient
+        # a draw of weight zero may have an infinite slope, and 0 * inf would spoil the gradient of every example
+        kept = step.kept and (not buffer.attached or buffer.finite)
         if not kept:
             buffer.attached.clear()
         return Refined(replace(buffer.trajectory(model, beta), kept=kept), phi)
@@ -191,26 +191,26 @@ class SVI:
                 attach, keep = 0, False  # a decoder without parameters to train: nothing to keep
             elif keep and attach * graph.bytes > budget:
                 attach, keep, kept = 0, False, False
-            gradients, own = [lambda_.new_empty(0)], list[Tensor]()
-            if not last:
-                probe = weighed
-                if not steers:  # section 4.2: a draw of its own, so that lambda_{i+1} does not depend on z_i
-                    with torch.enable_grad():
-                        drawn = draw(q, self.samples, len(x))
-                    probe = weigh_apart(model, x, drawn, beta, steers=True)
-                own = [p for p in reached(model, *drawn) if p is not lambda_] if first and training else []
-                gradients = self.gradients(
-                    model, [lambda_, *own], q, drawn, probe, beta, retain_graph=keep and steers
-                )  # l.8
-            family = tuple(zip(own, gradients[1:], strict=True))
-            yield Step(lambda_.detach(), weighed if keep else weighed.detach(), gradients[0], family, kept)
-            if not last:
-                lambda_, state = self.ascend(lambda_.detach(), self.clipped(gradients[0], q), state)  # l.9
+            shown = weighed if keep else weighed.detach()
+            if last:
+                yield Step(lambda_, shown, lambda_.new_empty(0), (), kept)
+                return
+            if not steers:  # section 4.2: a draw of its own, so that lambda_{i+1} does not depend on z_i
+                with torch.enable_grad():
+                    drawn = draw(q, self.samples, len(x))
+                weighed = weigh_apart(model, x, drawn, beta, steers=True)
+            own = [p for p in reached(model, *drawn) if p is not lambda_] if first and training else []
+            g, *others = self.gradients([lambda_, *own], model, q, drawn, weighed, beta, keep and steers)  # l.8
+            yield Step(lambda_.detach(), shown, g, tuple(zip(own, others, strict=True)), kept)
+            lambda_, state = self.ascend(lambda_.detach(), self.clipped(g, q), state)  # l.9
 
     def gradients(
-        self, model: Model, of: list[Tensor], q: Any, drawn: Draw, weighed: Weighed, beta: float, retain_graph: bool
+        self, of: list[Tensor], model: Model, q: Any, drawn: Draw, weighed: Weighed, beta: float, keep: bool
     ) -> list[Tensor]:
-        """The gradient of the examples' ELBOs by lambda and q's own parameters, through the reparameterised draws (eq. 6)."""
+        """The gradient of the examples' ELBOs by lambda and q's own parameters, through the reparameterised draws (eq. 6).
+
+        In two halves: from ln p(x, z) to z, whose graph may be there to ``keep``, and from z and ln q on.
+        """
         share = self.share(weighed.log_w.detach())
         if len(of) > 1:  # parameters that all examples share: a draw of weight zero must not spoil them
             share = torch.where(torch.isfinite(weighed.log_w.detach()), share, 0.0)
@@ -224,11 +224,12 @@ class SVI:
                 value, density = weighed.log_lik, kl.expand_as(drawn.log_q)
         slope = torch.zeros_like(weighed.z)
         if value.requires_grad:  # else neither decoder nor prior depends on z
-            by_z = torch.autograd.grad(value, weighed.z, share, retain_graph, allow_unused=True)[0]
+            by_z = torch.autograd.grad(value, weighed.z, share, retain_graph=keep, allow_unused=True)[0]
             slope = slope if by_z is None else by_z if len(of) == 1 else finite(by_z)
         ends = [(drawn.z, slope), (density, (-beta * share).to(density))]
-        outputs, sides = zip(*(end for end in ends if end[0].requires_grad), strict=True)
-        found = torch.autograd.grad(outputs, of, sides, allow_unused=True)
+        ends = [(end, side) for end, side in ends if end.requires_grad]
+        outputs, sides = [end for end, _ in ends], [side for _, side in ends]
+        found = torch.autograd.grad(outputs, of, sides, allow_unused=True) if ends else [None] * len(of)
         return [torch.zeros_like(p) if g is None else g for p, g in zip(of, found, strict=True)]
 
     def share(self, log_w: Tensor) -> Tensor:
