@@ -40,7 +40,7 @@ def check_weights(model, estimate):
         torch.testing.assert_close(t.log_w[i], expected.detach(), rtol=0, atol=1e-9)
 
 
-# --- a decoder without parameters to train --------------------------------------------------------------------------------
+# --- a decoder without parameters to train ---
 
 
 def frozen(model):
@@ -97,7 +97,7 @@ def test_only_the_decoder_can_be_trained_too():
                 torch.testing.assert_close(got[key], expected[key], rtol=1e-9, atol=1e-12)
 
 
-# --- a family with parameters of its own --------------------------------------------------------------------------------------
+# --- a family with parameters of its own ---
 
 
 class Flow(nn.Module):
@@ -197,7 +197,7 @@ def test_a_flow_learns_the_exact_posterior_of_a_linear_gaussian_model():
     assert (torch.cov(z.T) - posterior.covariance_matrix).abs().max() < 0.1
 
 
-# --- draws of weight zero ---------------------------------------------------------------------------------------------------------
+# --- draws of weight zero ---
 
 
 class Narrow(nn.Module):
@@ -299,7 +299,7 @@ def test_an_example_without_any_weight_spoils_no_other_under_any_method():
         assert all(torch.isfinite(p.grad).all() for p in model.decoder.parameters()), name
 
 
-# --- memory and counts --------------------------------------------------------------------------------------------------------------
+# --- memory and counts ---
 
 
 def test_the_decoders_weights_are_not_counted_as_memory_of_every_draw():
