@@ -16,7 +16,7 @@ from bsvi.model import Model
 from bsvi.noise import Keyed
 from bsvi.refine import SVI, whole
 from bsvi.scores import Score, Scores
-from bsvi.trajectory import closed_form_kl, encode, weigh
+from bsvi.trajectory import closed_form_kl, encode, posterior, weigh
 
 WALK, IWAE, LAST = 0, 1, 2  # the streams of an example's noise: independent of each other
 MANY = 0.2  # the share of high k-hat that warns: with few draws one in ten is high by chance
@@ -93,11 +93,13 @@ def initial(model: Model, x: Tensor) -> Tensor:
 def walked(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[str, Tensor], Tensor]:
     """BSVI-k from the streamed walk of Algorithm 1, with what is needed to judge it, and the last lambda."""
     draws = (svi.steps + 1) * svi.samples  # with m samples each has pi_i / m: the plain average again
-    tally = Tally(draws, marks=(half(draws), svi.samples))
+    tally, amortized = Tally(draws, marks=(half(draws),)), Tally(svi.samples)
     for step in svi.walk(model, x, lambda_):
         tally.add(step.weighed.log_w)
+        if amortized.count == 0:
+            amortized.add(step.weighed.log_w)
         lambda_ = step.lambda_
-    values = {"log_likelihood": tally.log_mean[draws], "amortized_elbo": tally.log_mean[svi.samples]}
+    values = {"log_likelihood": tally.log_mean[draws], "amortized_elbo": amortized.mean_log()}
     return values | trust("bsvi", tally), lambda_
 
 
@@ -108,7 +110,7 @@ def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int 
     """
     log_lik = log_w = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     with torch.no_grad():
-        q = model.posterior(lambda_)
+        q = posterior(model, lambda_)
         for rows in pieces(draws, x, chunk):
             weighed = weigh(model, x, q, rows)
             log_lik = log_lik + weighed.log_lik.sum(0)
@@ -133,7 +135,7 @@ def drawn(model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...], chu
     draws = max(counts)
     tally = Tally(draws, marks=(*counts, half(draws)))
     with torch.no_grad():
-        q = model.posterior(lambda_)
+        q = posterior(model, lambda_)
         for rows in pieces(draws, x, chunk):
             tally.add(weigh(model, x, q, rows).log_w)
     return tally

@@ -27,13 +27,15 @@ class Meter:
     def __init__(self) -> None:
         self.sums: Tensor | None = None  # of ``averages``
         self.steps = 0
+        self.decoder_calls = 0  # of the whole run, per example
 
     def add(self, estimate: Estimate, norm: Tensor) -> None:
-        self.take(averages(estimate, norm))
+        self.take(averages(estimate, norm), estimate.decoder_calls)
 
-    def take(self, row: Tensor) -> None:
+    def take(self, row: Tensor, decoder_calls: int = 0) -> None:
         self.sums = row if self.sums is None else self.sums + row
         self.steps += 1
+        self.decoder_calls += decoder_calls
 
     def line(self, model: Any, estimate: Estimate, team: Team = ALONE) -> dict[str, Any]:
         """The averages as numbers, and what is read off the last batch; starts the next averages."""

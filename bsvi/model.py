@@ -149,7 +149,7 @@ def rsample_and_log_prob(q: Distribution, shape: Shape) -> tuple[Tensor, Tensor]
 
     A subclass that changes ``rsample`` or ``log_prob`` below that method is asked for both one by one.
     """
-    if _has_both(type(q)):
+    if _has_both(type(q)):  # type: ignore[arg-type]
         return q.rsample_and_log_prob(shape)  # type: ignore[attr-defined]
     z = q.rsample(torch.Size(shape))
     return z, q.log_prob(z)

@@ -96,7 +96,12 @@ def capture(
     if device.type == "cuda":  # each of several processes has another device, and the same state
         tensors["random.cuda.0"] = torch.cuda.get_rng_state(device)
     # numbers as text where they may be infinite, which JSON has no word for
-    scalars = {"seconds": seconds, "meter_steps": meter.steps, "looks": {k: str(v) for k, v in vars(looks).items()}}
+    scalars = {
+        "seconds": seconds,
+        "meter_steps": meter.steps,
+        "decoder_calls": meter.decoder_calls,
+        "looks": {k: str(v) for k, v in vars(looks).items()},
+    }
     return tensors, scalars
 
 
@@ -116,7 +121,8 @@ def restore(
         if meter_steps and "meter" not in tensors:
             raise ValueError("no averages")
         told = {name: type(value)(scalars["looks"][name]) for name, value in vars(looks).items()}
-        if math.isnan(told["best"]) or not 0 <= seconds < math.inf or min(step, meter_steps, told["since"]) < 0:
+        calls = int(scalars.get("decoder_calls", step * getattr(objective, "decoder_calls", 0)))  # older ones have none
+        if math.isnan(told["best"]) or not 0 <= seconds < math.inf or min(step, meter_steps, told["since"], calls) < 0:
             raise ValueError("a number out of range")
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise Misfit(f"the checkpoint's scalars are not those of a training state ({error!r:.80})") from None
@@ -130,6 +136,7 @@ def restore(
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
     device = next(model.parameters()).device
     meter.steps, meter.sums = meter_steps, tensors["meter"].to(device) if meter_steps else None
+    meter.decoder_calls = calls
     vars(looks).update(told)
     torch.set_rng_state(tensors["random.cpu"])
     if device.type == "cuda" and "random.cuda.0" in tensors:

@@ -171,14 +171,13 @@ def train(
             nn.utils.clip_grads_with_norm_(model.parameters(), settings.max_grad_norm, norm)
             optimizer.step()
             step, unsaved = step + 1, True
-            meter.take(row)
+            meter.take(row, estimate.decoder_calls)
             watcher.step(step)
 
             if step % settings.log_every == 0 or step == settings.steps:
                 seconds = before + time.monotonic() - start
-                calls = step * objective.decoder_calls
                 line = {"split": "train", "step": step, "seconds": seconds, "beta": beta, "lr": settings.lr}
-                line |= meter.line(model, estimate, team) | {"decoder_calls": calls}
+                line |= meter.line(model, estimate, team) | {"decoder_calls": meter.decoder_calls}
                 if run is not None:
                     run.log(line)
                 watcher.train(line)
@@ -196,7 +195,7 @@ def train(
             best_valid_bound=looks.best,
             seconds=before + time.monotonic() - start,
             stopped=stopped,
-            decoder_calls=step * objective.decoder_calls,
+            decoder_calls=meter.decoder_calls,
         )
         ended = (best or Best.of(model, objective)).shared()
         team.found(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))

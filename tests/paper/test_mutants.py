@@ -40,7 +40,13 @@ from tests.paper.test_t7_gradients import (
 from tests.paper.test_t8_resampling import check_gradient, check_index
 from tests.paper.test_t15_counts import check_counts
 from tests.paper.test_t16_batch_independence import check_batch_independence
+from tests.test_lost_gradients import (
+    check_a_decoder_without_parameters,
+    check_a_draw_of_weight_zero,
+    check_family_gradient,
+)
 from tests.test_objectives import check_a_weight_that_is_not_finite_counts_as_zero
+from tests.test_precision import check_no_more_than_ln_p
 
 MUTANTS = {}
 
@@ -314,6 +320,61 @@ def draws_that_failed_are_forgotten(mp):
         return torch.logsumexp(log_pi + log_w, 0)
 
     with_bound(mp, bound)
+
+
+# --- seen by the tests of what is lost in silence -------------------------------------------------------------------------
+
+
+@mutant(check_a_decoder_without_parameters, "bsvi")
+def rows_with_a_graph_are_found_by_count(mp):
+    """Without parameters the last draw has no graph, and the others are put one place too late."""
+
+    def trajectory_(original, self, model, beta):
+        if 0 < len(self.attached) < self.proposals:
+            rows = [self.rows[2][: self.samples], *self.attached.values()]
+            self.attached = dict(enumerate(rows))
+        return original(self, model, beta)
+
+    wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
+    mp.setattr(refine, "reached", lambda model, *values: [values[0]] if len(values) == 1 else [])  # keep graphs to z
+
+
+@mutant(check_no_more_than_ln_p)
+def lambda_and_draws_as_autocast_leaves_them(mp):
+    wrapping(mp, refine, "encode", lambda original, model, x: model.encode(x))
+    mp.setattr(trajectory, "REDUCED", ())
+
+
+@mutant(check_family_gradient, "bsvi-sir")
+def the_familys_own_parameters_are_forgotten(mp):
+    mp.setattr(refine, "reached", lambda model, *values: [])
+
+
+@mutant(check_family_gradient, "bsvi")
+def the_bound_leaks_into_the_familys_own_parameters(mp):
+    def weigh_apart(model, x, drawn, beta, steers, keep=False):
+        return trajectory.weigh_draw(model, x, drawn, beta)
+
+    def gradients(self, of, model, q, drawn, weighed, beta, keep):
+        return torch.autograd.grad(weighed.log_w.sum(), of, retain_graph=True, allow_unused=True)
+
+    mp.setattr(refine, "weigh_apart", weigh_apart)
+    mp.setattr(SVI, "gradients", gradients)
+
+
+@mutant(check_a_draw_of_weight_zero, "bsvi")
+def kept_graphs_with_a_weight_of_zero(mp):
+    mp.setattr(trajectory.Buffer, "finite", True)
+
+
+@mutant(check_a_draw_of_weight_zero, "bsvi", True)
+def recomputed_draws_of_weight_zero(mp):
+    mp.setattr(theta, "with_weight", lambda x, z, r: (x, z, r))
+
+
+@mutant(check_a_draw_of_weight_zero, "iwae")
+def amortized_draws_of_weight_zero(mp):
+    mp.setattr(refine, "without_zero_weights", lambda model, x, lambda_, weighed, beta: weighed)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
