@@ -1,6 +1,8 @@
 """The command line: one verb, one function, in bsvi/commands. Nothing here imports torch, so that --help is quick."""
 
+import contextlib
 import os
+import re
 import sys
 from importlib import import_module
 
@@ -23,6 +25,19 @@ VERBS = {
 # more signal, over a second later, kills at once.
 OK, FAILED, USAGE, NOT_FINITE = 0, 1, 2, 3
 
+# What torch says when there is no memory, where it has no exception of its own for that; and what to lower then.
+NO_MEMORY = ("can't allocate memory", "not enough memory", "CUDA out of memory", "Storage size calculation overflowed")
+_SIZES = "--batch-size, --svi.steps or the networks (--net.hidden, --net.channels), or add --recompute True"
+LOWER = {
+    "train": _SIZES,
+    "sweep": f"--jobs, {_SIZES}",
+    "plan": _SIZES,
+    "bench": "--batch",
+    "evaluate": "--batch-size or --processes",
+    "gap": "--batch-size",
+    "sample": "--rows and --columns",
+}
+
 
 def usage() -> str:
     verbs = "\n".join(f"  {verb:9} {text}" for verb, text in VERBS.items())
@@ -30,8 +45,34 @@ def usage() -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one command and return its exit code; an error that a user can cause is one line."""
+    """Run one command and return its exit code; an error that a user can cause is one line, which names the verb."""
     words = sys.argv[1:] if words is None else words
+    prepare_streams()
+    try:
+        code = run(words)
+        flush_output()
+        return code
+    except BrokenPipeError:  # whoever read our output has left: not our fault, and nothing to say to nobody
+        _leave_stdout()
+        return OK
+    except KeyboardInterrupt:
+        _tell(words, "interrupted")
+        return 130
+    except MemoryError:
+        _tell(words, _lower(words, ""))
+        return FAILED
+    except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as error:
+        if type(error).__name__ == "OutOfMemoryError" or any(text in str(error) for text in NO_MEMORY):
+            _tell(words, _lower(words, str(error)))
+        elif _ours(error):
+            _tell(words, _one_line(error))
+        else:
+            raise
+        return NOT_FINITE if type(error).__name__ == "NotFinite" else FAILED
+
+
+def run(words: list[str]) -> int:
+    """The exit code of one command."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return OK if words else USAGE
@@ -48,21 +89,57 @@ def main(words: list[str] | None = None) -> int:
         hint = f"did you mean {close[0]!r}?" if close else f"the verbs are {', '.join(VERBS)}"
         print(f"bsvi: unknown verb {verb!r}; {hint}", file=sys.stderr)
         return USAGE
+    code: int = import_module(f"bsvi.commands.{verb}").main(rest)
+    return code
+
+
+def prepare_streams() -> None:
+    """Print anywhere: to a terminal that knows ASCII only, and to streams that the caller has closed.
+
+    A closed one would give its number to the next file that is opened, and what is printed would go into that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # gets this number, as the lower ones are taken
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+        if number and hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def flush_output() -> None:
+    """Print what is left; a disk that takes no more is named."""
     try:
-        code = import_module(f"bsvi.commands.{verb}").main(rest)
         sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # whoever read our output has left: not our fault, and nothing to say to nobody
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as error:
-        if _ours(error):
-            print(f"bsvi {verb}: {_one_line(error)}", file=sys.stderr)
-            return NOT_FINITE if type(error).__name__ == "NotFinite" else FAILED
+    except BrokenPipeError:
         raise
-    except KeyboardInterrupt:
-        print(f"bsvi {verb}: interrupted", file=sys.stderr)
-        return 130
+    except OSError as error:
+        _leave_stdout()
+        raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+def _leave_stdout() -> None:
+    """What is still to be printed goes nowhere: Python would complain of it when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell(words: list[str], line: str) -> None:
+    verb = f" {words[0]}" if words and words[0] in VERBS else ""
+    with contextlib.suppress(OSError):
+        print(f"bsvi{verb}: {line}", file=sys.stderr, flush=True)
+
+
+def _lower(words: list[str], text: str) -> str:
+    """Out of memory, how much was asked for where the library tells, and what to lower."""
+    found = re.search(r"allocate (\d+ bytes|[\d.]+ [KMGT]iB)", text)
+    asked = f" ({found[1]} were asked for)" if found else ""
+    return f"out of memory{asked}; lower {LOWER.get(words[0] if words else '', 'the sizes asked for')}"
 
 
 def _ours(error: BaseException) -> bool:
@@ -77,7 +154,7 @@ def _ours(error: BaseException) -> bool:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return printable(f"{error.filename or 'a file'}: {error.strerror}", 2000)
+        return printable(f"{error.filename or 'a file, or standard output'}: {error.strerror}", 2000)
     return printable(error, 2000)
 
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bsvi.files import printable
 
+MOST, LONGEST = 1_000_000, 10**12  # of sizes and of steps: what is larger is a slip of the finger
 MOST_SEED = 2**64 - 1  # torch takes no larger one
 
 MethodName = Literal["vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi"]
@@ -70,12 +71,14 @@ class Net(Settings):
 
 class SVISettings(Settings):
     steps: int = Field(
-        9, ge=1, le=1_000_000, description="k; svi and iwae take k + 1, so that all methods see as many weights"
+        9, ge=1, le=MOST, description="k; svi and iwae take k + 1, so that all methods see as many weights"
     )
-    lr: float = Field(0.02, gt=0, description="paper's 1.0 over its batch of 50: the per-example form (SVI.from_paper)")
+    lr: float = Field(
+        0.02, gt=0, le=MOST, description="paper's 1.0 over its batch of 50: the per-example form (SVI.from_paper)"
+    )
     momentum: float = Field(0.5, ge=0, lt=1, description="paper's")
     max_grad_norm: float = Field(
-        50**0.5, gt=0, description="paper's 1.0 in per-example form, for mean and log-variance each"
+        50**0.5, gt=0, le=LONGEST, description="paper's 1.0 in per-example form, for mean and log-variance each"
     )
     samples: int = Field(1, ge=1, le=10_000, description="Monte-Carlo draws per step (paper: 1)")
     closed_form_kl: bool = Field(
@@ -87,13 +90,15 @@ class SVISettings(Settings):
 
 
 class Optim(Settings):
-    lr: float = Field(1e-3, gt=0, description="AMSGrad's rate (paper)")
-    max_grad_norm: float = Field(5.0, gt=0, description="norm of phi's and theta's gradient together (paper)")
+    lr: float = Field(1e-3, gt=0, le=MOST, description="AMSGrad's rate (paper)")
+    max_grad_norm: float = Field(
+        5.0, gt=0, le=LONGEST, description="norm of phi's and theta's gradient together (paper)"
+    )
 
 
 class Anneal(Settings):
     start: float = Field(1.0, gt=0, le=1, description="beta of the first step (paper: 0.1 on Omniglot, else 1)")
-    steps: int = Field(0, ge=0, description="steps until beta is 1 (paper: 5,000 on Omniglot, else 0)")
+    steps: int = Field(0, ge=0, le=LONGEST, description="steps until beta is 1 (paper: 5,000 on Omniglot, else 0)")
 
 
 class Experiment(Settings):
@@ -109,11 +114,11 @@ class Experiment(Settings):
     svi: SVISettings = SVISettings()
     optim: Optim = Optim()
     anneal: Anneal = Anneal()
-    batch_size: int = Field(50, ge=1, description="paper's")
-    steps: int = Field(200_000, ge=1, description="updates at most (paper)")
-    valid_every: int = Field(1000, ge=1, description="steps between looks at the validation images")
-    patience: int = Field(20, ge=0, description="stop after so many looks without a better bound; 0: never")
-    log_every: int = Field(100, ge=1, description="steps between lines of metrics.jsonl")
+    batch_size: int = Field(50, ge=1, le=MOST, description="paper's")
+    steps: int = Field(200_000, ge=1, le=LONGEST, description="updates at most (paper)")
+    valid_every: int = Field(1000, ge=1, le=LONGEST, description="steps between looks at the validation images")
+    patience: int = Field(20, ge=0, le=LONGEST, description="stop after so many looks without a better bound; 0: never")
+    log_every: int = Field(100, ge=1, le=LONGEST, description="steps between lines of metrics.jsonl")
     resampled: int = Field(1, ge=1, le=10_000, description="draws of q_SIR that train theta (paper: 1)")
     recompute: bool | None = Field(
         None, description="methods on all draws: run the decoder again, not keep k + 1 graphs"

@@ -62,6 +62,19 @@ def test_every_verb_has_help_and_is_listed(capsys):
         (["evaluate", "nowhere"], 1, "name a run folder"),
         (["gap", "nowhere"], 1, "name a run folder"),
         (["sample", "nowhere"], 1, "name a run folder"),
+        (["train", "digits", "--seed", str(2**64)], 2, "less than or equal to 18446744073709551615"),
+        (["train", "digits", "--out", ""], 2, "a word is empty"),
+        (["train", "digits", "--optim.lr", "1e300"], 2, "lr Input should be less than"),
+        (["train", "digits", "--optim.max-grad-norm", "inf"], 2, "max_grad_norm Input should be less than"),
+        (["train", "digits", "--net.hidden", str(10**30)], 2, "hidden Input should be less than"),
+        (["train", "digits", "--net.kernels", str(10**30 + 1)], 2, "Input should be less than"),
+        (["train", "digits", "--batch-size", str(10**12)], 2, "batch_size Input should be less than"),
+        (["train", "digits", "--threads", str(10**6)], 2, "threads Input should be less than"),
+        (["plan", "digits", "--steps", "many"], 2, "bsvi plan: "),
+        (["plan", "digits", "--device", "A100", "--seeds", str(10**30)], 1, "a plan has at most"),
+        (["plan", "digits", "--device", "A100", "--iwae", "0"], 1, "--iwae must be from 1"),
+        (["plan", "digits", "--device", "A100", "--measure", "nan"], 1, "--measure must be from 0"),
+        (["plan", "digits", "--device", "A100", "--json", "no/such.json"], 1, "name a file in a folder that exists"),
         (["sweep", "digits", "--methods", "vea"], 1, "the methods: vae"),
         (["sweep", "digits", "--seeds", "4:4"], 1, "names no seed"),
         (["sweep", "digts"], 2, "did you mean 'digits'"),
@@ -200,6 +213,79 @@ def test_training_needs_no_writable_home(tmp_path):
     ]
     done = subprocess.run(words, env={**environment, "HOME": "/proc/nowhere"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def shell(line, **environment):
+    """Exit code, stdout and stderr of a shell command in which BSVI is this program."""
+    line = line.replace("BSVI", f"{sys.executable} -m bsvi")
+    done = subprocess.run(["bash", "-c", line], capture_output=True, env={**os.environ, **environment})
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("BSVI --help >&-", 0),
+        ("BSVI data list >&-", 0),
+        ("BSVI data list >&- 2>&- <&-", 0),
+        ("BSVI nothing 2>&-", 2),
+        ("BSVI evaluate nowhere >&- 2>&-", 1),
+        ("BSVI --help | true; exit ${PIPESTATUS[0]}", 0),
+        ("BSVI evaluate nowhere 2>&1 >/dev/null | true; exit ${PIPESTATUS[0]}", 1),
+    ],
+)
+def test_closed_streams_are_no_error_of_their_own(line, code):
+    got, out, err = shell(line)
+    assert got == code and (out, err) == (b"", b"")
+
+
+def test_a_full_disk_behind_standard_output_is_one_line():
+    code, _, err = shell("BSVI data list > /dev/full", PYTHONUNBUFFERED="")
+    assert code == 1 and err == b"bsvi data: standard output: No space left on device\n"
+
+
+def test_what_a_closed_stream_was_is_not_given_to_a_file(tmp_path):
+    """The lock would be file 1, and what is printed would go into it."""
+    words = " ".join([*TINY, "--out", str(tmp_path / "run")])
+    code, _, err = shell(f"BSVI train digits {words} >&- <&-")
+    assert code == 0, err
+    assert (tmp_path / "run/lock").read_bytes() == b""
+    assert "step" not in (tmp_path / "run/config.json").read_text().replace("steps", "")
+
+
+def test_a_terminal_that_knows_ascii_only_gets_every_line(tmp_path):
+    name = tmp_path / "ausgänge-\udcff"
+    for line in ("BSVI train --resume", "BSVI evaluate", "BSVI report"):
+        code, out, err = shell(f"{line} '{os.fsencode(name).decode('latin1')}'", PYTHONIOENCODING="ascii")
+        assert code == 1 and err.count(b"\n") == 1 and b"ausg" in err and b"Traceback" not in err
+        assert err.isascii() and out == b""
+
+
+def test_out_of_memory_is_one_line_that_says_what_to_lower(capsys, tmp_path, monkeypatch):
+    import torch
+
+    def allocate(*_):
+        torch.empty(1 << 60)
+
+    def small(*_):
+        raise MemoryError
+
+    for verb, what in {"train": "--batch-size, --svi.steps", "evaluate": "--batch-size", "sweep": "--jobs"}.items():
+        for way in (allocate, small):
+            monkeypatch.setattr(f"bsvi.commands.{verb}.main", way)
+            code, _, err = told(capsys, verb, "digits")
+            assert code == 1 and err.startswith(f"bsvi {verb}: out of memory") and err.count("\n") == 1
+            assert f"lower {what}" in err
+
+
+def test_asking_git_for_the_revision_takes_no_lock(monkeypatch):
+    from bsvi.commands import about
+
+    asked = []
+    monkeypatch.setattr(about.subprocess, "run", lambda words, **_: asked.append(words) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        about.revision()
+    assert asked[0][:2] == ["git", "--no-optional-locks"]
 
 
 def test_a_reader_who_leaves_is_no_error(tmp_path):

@@ -67,6 +67,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--compiled", action="store_true", help="sizes: compile the decoders")
     parser.add_argument("--json", type=Path, help="write everything measured to this file")
     options = parser.parse_args(argv)
+    for name in ("rounds", "batch"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1, got {getattr(options, name)}")
+    if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
+        parser.error(f"--json {options.json}: name a file in a folder that exists")
     try:
         result = measure(options)
     except (ValueError, OSError) as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from bsvi.bench.devices import DEVICES, find_device
 from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
-from bsvi.config import EXPERIMENTS, MethodName
+from bsvi.config import EXPERIMENTS, LONGEST, MOST, MethodName
 
 if TYPE_CHECKING:
     from bsvi.commands.train_flags import Command
@@ -71,8 +71,12 @@ def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"
         raise ValueError(f"unknown method {unknown[0]!r}; {nearest(unknown[0], METHODS)}")
     for flag, least in (("devices", 1), ("k", 1), ("examples", 1), ("measure", 0)):
         value = getattr(arguments, flag)
-        if value is not None and not value >= least:
-            raise ValueError(f"--{flag} must be at least {least}, got {value}")
+        if value is not None and not least <= value <= LONGEST:
+            raise ValueError(f"--{flag} must be from {least} to {LONGEST:,}, got {value}")
+    if wrong := [n for n in arguments.iwae or () if not 1 <= n <= LONGEST]:
+        raise ValueError(f"--iwae must be from 1 to {LONGEST:,}, got {wrong[0]}")
+    if arguments.json and (arguments.json.is_dir() or not arguments.json.absolute().parent.is_dir()):
+        raise ValueError(f"--json {arguments.json}: name a file in a folder that exists")
     return {name: parse_train([arguments.experiment, *rest, "--method", name], "plan") for name in dict.fromkeys(names)}
 
 
@@ -100,6 +104,8 @@ def count_seeds(text: str) -> int:
         raise ValueError(f"--seeds takes how many (4), or which (0:4, or 0,3), got {text!r}") from None
     if count < 1:
         raise ValueError(f"--seeds {text} names no seed; 4 means four of them")
+    if count > MOST:
+        raise ValueError(f"--seeds {text:.40} are {count:.3g} runs of each method; a plan has at most {MOST:,}")
     return count
 
 

@@ -21,7 +21,7 @@ class Command(Experiment):
 
     out: Path | None = Field(None, description="run folder (default runs/EXPERIMENT/METHOD-seedN)")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
-    threads: int = Field(0, ge=0, description="CPU threads; 0: all cores")
+    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0: all cores")
     compile: Literal["auto", "on", "off"] = Field("auto", description="compile the decoder; auto: large ones")
     data_dir: Path | None = Field(None, description="folder of data files (default $BSVI_DATA_DIR, else a cache)")
     time_limit: float = Field(float("inf"), gt=0, description="seconds of training until the run is saved and left")
@@ -45,6 +45,8 @@ def parse(words: list[str], verb: str = "train") -> Command:
     words = [
         part for word in words for part in (word.split("=", 1) if re.match(r"--(resume|config)=", word) else [word])
     ]
+    if any(not word or re.fullmatch(r"--[^=]+=", word) for word in words[1:]):
+        refuse("a word is empty; is a variable of the shell not set?")
     if words and words[0] == "--resume":
         if len(words) < 2:
             refuse("--resume needs a run folder: bsvi train --resume runs/digits/bsvi-sir-seed0")
@@ -135,4 +137,5 @@ def one_line(box: str) -> str:
     text = re.sub(r"\s*For further information visit \S+", "", text)
     text = re.sub(r"Error parsing (\S+): \d+ validation errors? for \w+", r"\1:", text)
     text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\]", r"(got \1)", text)
-    return text.strip().rstrip(".") or "these words are not understood"
+    text = re.sub(r"^Command: ", "", text.strip())
+    return text.rstrip(".") or "these words are not understood"
