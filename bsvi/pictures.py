@@ -20,7 +20,7 @@ def gallery(model: VAE, test: Split, rows: int, columns: int, seed: int) -> dict
     latents          each row one z of the prior, its columns images of p(x|z): little variety means that z says much (Fig. 4)
     prior            a new z for every image
     reconstructions  test images above, and p(x|z) at the encoder's mean below
-    interpolations   from one test image's latent mean to another's
+    interpolations   from one test image's latent mean to another's, where there are two
     """
     generator = torch.Generator().manual_seed(seed)
     decoder: Any = model.decoder
@@ -34,19 +34,15 @@ def gallery(model: VAE, test: Split, rows: int, columns: int, seed: int) -> dict
         z = torch.randn(rows, latent, generator=generator)
         latents = draw(z.repeat_interleave(columns, 0)).unflatten(0, (rows, columns))
         prior = draw(torch.randn(rows * columns, latent, generator=generator)).unflatten(0, (rows, columns))
-        x = next(iter(evaluation_batches(test, batch_size=min(columns, len(test)), device=device))).x
+        x = next(iter(evaluation_batches(test, batch_size=min(max(columns, 2), len(test)), device=device))).x
         mean = model.posterior(model.encode(x)).mean
-        reconstructions = torch.stack([x.cpu(), draw(mean)])
+        reconstructions = torch.stack([x[:columns].cpu(), draw(mean[:columns])])
         share = torch.linspace(0, 1, columns, device=device)[None, :, None]
-        ends = mean[: 2 * (len(mean) // 2)].unflatten(0, (-1, 2))[:rows]
-        path = (1 - share) * ends[:, :1] + share * ends[:, 1:]
-        interpolations = draw(path.flatten(0, 1)).unflatten(0, path.shape[:2])
-    return {
-        "latents": latents,
-        "prior": prior,
-        "reconstructions": reconstructions,
-        "interpolations": interpolations,
-    }
+        pairs = min(rows, len(mean) // 2)
+        path = (1 - share) * mean[0 : 2 * pairs : 2, None] + share * mean[1 : 2 * pairs : 2, None]
+        interpolations = draw(path.flatten(0, 1)).unflatten(0, path.shape[:2]) if pairs else None
+    grids = {"latents": latents, "prior": prior, "reconstructions": reconstructions, "interpolations": interpolations}
+    return {name: images for name, images in grids.items() if images is not None}
 
 
 def write(path: Path, images: Tensor, within: Path) -> Path:

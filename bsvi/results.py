@@ -4,6 +4,7 @@ Every result has files of its own, named by what was asked: ``evaluation-test-st
 The best is the one of the present model, then of the most images, then of the largest k. A smaller one never takes its place.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ def keep(folder: Path, split: str, entry: Entry, arrays: bytes) -> tuple[Path, E
     Numbers of AIS that the same result had already, of as many images or more, stay.
     """
     own = folder / name_of("evaluation", split, entry)
-    earlier = read(own).get("ais")
+    earlier = _read_if_whole(own).get("ais")
     if isinstance(earlier, dict) and _count(earlier, "images") >= _count(entry.get("ais"), "images"):
         entry = {**entry, "ais": earlier}
     _write(own, entry)
@@ -64,7 +65,7 @@ def entries(folder: Path, split: str = "test") -> Iterator[Entry]:
     best = read(folder / "scores.json").get(split)
     if isinstance(best, dict):
         yield best
-    yield from map(read, sorted(folder.glob(f"evaluation-{split}-*.json")))
+    yield from map(_read_if_whole, sorted(folder.glob(f"evaluation-{split}-*.json")))
 
 
 def rank(entry: Entry, newest: Entry) -> tuple[Any, ...]:
@@ -108,6 +109,13 @@ def read(path: Path) -> Entry:
     if not isinstance(value, dict):
         raise ValueError(f"{printable(path)} is damaged (it is no JSON object); remove it and evaluate again")
     return value
+
+
+def _read_if_whole(path: Path) -> Entry:
+    """As ``read``, with nothing in place of a damaged file: it is one answer among others, and is written again."""
+    with contextlib.suppress(ValueError, OSError):
+        return read(path)
+    return {}
 
 
 def _write(path: Path, entry: Entry) -> None:

@@ -57,8 +57,8 @@ def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dat
     allocator = runtime.allocator and keep_freed_memory()
     import torch
 
-    if runtime.threads < 0:
-        raise ValueError(f"threads must be 0 (all cores) or more, got {runtime.threads}")
+    if not 0 <= runtime.threads <= 1024:  # OpenMP ends the program where it cannot have them
+        raise ValueError(f"threads must be 0 (all cores) to 1024, got {runtime.threads}")
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
     notes = []

@@ -35,7 +35,7 @@ class Trained:
 
     def data(self, data_dir: Path | None = None, name: str | None = None) -> Dataset:
         """The images of the run, or those at ``name``; others than it was trained on are refused, by their hash."""
-        data = self.experiment.data.model_copy(update={"name": name or self.place(data_dir)})
+        data = self.experiment.data.model_copy(update={"name": self.place(data_dir) if name is None else name})
         dataset = load_data(self.experiment.model_copy(update={"data": data}), data_dir)
         if dataset.sha256 != self.about["data"]["sha256"]:
             raise RunError(
@@ -82,6 +82,7 @@ def load_trained(path: Path, device: torch.device) -> Trained:
             tensors = read_tensors(cast(BufferedIOBase, opened))
     except (FileNotFoundError, NotADirectoryError):
         what = "has no model yet; let bsvi train finish its first validation" if path.is_dir() else "does not exist"
+        what = "is no run folder" if path.exists() and not path.is_dir() else what
         raise RunError(f"{path} {what}; name a run folder such as runs/digits/bsvi-sir-seed0") from None
     except OSError as error:
         raise RunError(f"{file} {error.strerror}") from None

@@ -13,6 +13,8 @@ from bsvi.record import share_of
 from bsvi.team import Place, leave
 from bsvi.team import place as this_place
 
+LARGEST = 1 << 63  # whole numbers beyond this fit no tensor
+
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bsvi evaluate", description=__doc__)
@@ -192,10 +194,7 @@ def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], in
     from bsvi.refine import SVI
     from bsvi.trained import load_trained
 
-    for flag in ("examples", "batch_size", "k", "steps", "worst"):
-        value = getattr(arguments, flag, None)
-        if value is not None and value < 1:
-            raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got {value}")
+    check(arguments)
     started = runtime.start(runtime.Runtime(arguments.device, arguments.threads, arguments.compile))
     trained = load_trained(arguments.run, started.device)
     runtime.compile_decoder(trained.model.decoder, started.compile)
@@ -206,6 +205,27 @@ def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], in
     if arguments.examples is not None:
         split = split.take(arguments.examples)
     return trained, split, Bar(f"{trained.folder.name} {name}", len(split), arguments.quiet), svi
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ValueError for numbers that make no sense, before any work is done."""
+    for flag, least in (
+        ("examples", 1),
+        ("batch_size", 1),
+        ("k", 1),
+        ("steps", 1),
+        ("worst", 1),
+        ("ais", 0),
+        ("iwae", 1),
+    ):
+        value = getattr(arguments, flag, None)
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None and not least <= each < LARGEST:
+                raise ValueError(
+                    f"--{flag.replace('_', '-')} must be a whole number from {least} to 2**63 - 1, got {each}"
+                )
+    if not 0 <= arguments.seed < LARGEST:
+        raise ValueError(f"--seed must be a whole number from 0 to 2**63 - 1, got {arguments.seed}")
 
 
 def size_for(passes: int, arguments: argparse.Namespace, trained: Any) -> int:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from bsvi.commands.evaluate import add_data
 
+MOST = 100_000  # images of one grid
+
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bsvi sample", description=__doc__)
@@ -18,6 +20,10 @@ def main(words: list[str]) -> int:
     arguments = parser.parse_args(words)
     if min(arguments.rows, arguments.columns) < 1:
         parser.error(f"--rows and --columns must be at least 1, got {arguments.rows} and {arguments.columns}")
+    if arguments.rows * arguments.columns > MOST:
+        parser.error(f"--rows times --columns must be at most {MOST:,}, got {arguments.rows} x {arguments.columns}")
+    if not 0 <= arguments.seed < 1 << 63:
+        parser.error(f"--seed must be a whole number from 0 to 2**63 - 1, got {arguments.seed}")
 
     from bsvi import pictures, runtime, trained
 

@@ -58,7 +58,7 @@ def load(
 def _load(name: str, files: list[Path], options: dict[str, Any]) -> Dataset:
     loaders = {"digits": load_digits, "omniglot": load_omniglot, "svhn": load_svhn, "fashion-mnist": load_fashion_mnist}
     path = Path(name)
-    if name not in loaders and not path.is_dir() and not path.is_file():  # a pipe would make us wait
+    if name not in loaders and not (name and (path.is_dir() or path.is_file())):  # a pipe would make us wait
         raise ValueError(
             f"no data set {name!r}; it must be one of {', '.join(loaders)}, or the path of your own images"
         )

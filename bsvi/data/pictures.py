@@ -18,6 +18,10 @@ _MODES = {"1", "L", "LA", "P", "RGB", "RGBA"}
 def picture_files(folder: Path) -> list[Path]:
     """Return the pictures in a folder and its subfolders, in the order of their relative names."""
     found = [path for path in folder.rglob("*") if path.suffix.lower() in FORMATS and path.is_file()]
+    for path in found:
+        name = path.relative_to(folder).as_posix()
+        if not name.isprintable():  # it would break the lines of SHA256SUMS, of logs and of the screen
+            raise BadFile(folder, "names of printable characters", f"{ascii(name)[:120]}; rename it")
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
 
 
