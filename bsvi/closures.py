@@ -13,9 +13,12 @@ Parts = list[tuple[str, Any]]  # what a thing is made of, by name
 
 def held_by(function: types.FunctionType) -> Parts:
     """What a function carries with it: the variables it closes over, and its default arguments."""
-    parts: Parts = [("default", value) for value in function.__defaults__ or ()]
+    code, defaults = function.__code__, function.__defaults__ or ()
+    parts: Parts = list(
+        zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    )
     parts += sorted((function.__kwdefaults__ or {}).items())
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             parts.append((name, cell.cell_contents))
         except ValueError:  # not filled yet
@@ -25,19 +28,21 @@ def held_by(function: types.FunctionType) -> Parts:
 
 def globals_of(function: types.FunctionType) -> dict[str, Any]:
     """The global variables that a function reads, by name; of a module of the user's own, what may be read from it."""
-    loaded = set[str]()
-    attributes = set[str]()
-    for code in codes(function.__code__):
-        for step in dis.get_instructions(code):
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                loaded.add(step.argval)
-            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                attributes.add(step.argval)
+    loaded, attributes = _read_by(function.__code__, "LOAD_GLOBAL", "LOAD_NAME"), attributes_of(function)
     found = {name: function.__globals__[name] for name in loaded if name in function.__globals__}
     for name, value in list(found.items()):
         if isinstance(value, types.ModuleType) and library(value.__name__) is None:
             found |= {f"{name}.{key}": getattr(value, key) for key in attributes if hasattr(value, key)}
     return found
+
+
+def attributes_of(function: types.FunctionType) -> set[str]:
+    """The names of all attributes that a function reads, of whatever object."""
+    return _read_by(function.__code__, "LOAD_ATTR", "LOAD_METHOD")
+
+
+def _read_by(code: types.CodeType, *operations: str) -> set[str]:
+    return {step.argval for part in codes(code) for step in dis.get_instructions(part) if step.opname in operations}
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:

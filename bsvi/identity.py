@@ -29,7 +29,7 @@ def identify(model: Any, **others: Any) -> dict[str, str]:
 
     >>> one, other = (VAE(nn.Linear(3, 4), lambda x, z, a=a: -a * z.square().sum(-1)) for a in (1.0, 2.0))
     >>> [name for name in identify(one) if identify(one)[name] != identify(other)[name]]
-    ['decoder.default']
+    ['decoder.a']
     """
     registered = {}
     if isinstance(model, nn.Module):

@@ -18,8 +18,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
+from bsvi.checks import check_model, check_repeats
 from bsvi.identity import identify
-from bsvi.model import Model, check_model
+from bsvi.model import Model
 from bsvi.noise import Noise
 from bsvi.objectives import check_input
 from bsvi.record import Part, Record
@@ -90,7 +91,9 @@ def _measure(
             todo = [i for i in todo if not _is_done(record, names[i], crc[i])]
         if todo:
             begin, place = time.perf_counter(), torch.tensor(todo)
-            values, keyed = _call(function, _to_model(model, x[place.to(x.device)]), ids[place], seed)
+            rows = _to_model(model, x[place.to(x.device)])
+            check_repeats(model, rows)
+            values, keyed = _call(function, rows, ids[place], seed)
             spent, remarks = time.perf_counter() - begin, set() if keyed else {NOT_KEYED}
             part = (ids[place].numpy(), values)
             if record is None:

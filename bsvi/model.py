@@ -203,34 +203,3 @@ def frozen(parameters: list[Tensor]) -> Iterator[None]:
     finally:
         for parameter in leaves:
             parameter.requires_grad_(True)
-
-
-def check_model(model: object) -> None:
-    """Raise, with what to do, if ``model`` is no Model or its decoder would couple the examples of a batch."""
-    missing = [
-        name for name in ("encode", "posterior", "log_prior", "log_lik") if not callable(getattr(model, name, None))
-    ]
-    if missing:
-        raise TypeError(
-            f"a model needs the methods encode, posterior, log_prior and log_lik; {type(model).__name__} lacks "
-            f"{', '.join(missing)}; use bsvi.VAE(encoder, decoder)"
-        )
-    decoder = getattr(model, "decoder", None)
-    for name, module in decoder.named_modules() if isinstance(decoder, nn.Module) else ():
-        if not isinstance(module, _BATCH_NORM | _DROPOUT):
-            continue
-        kind = f"{type(module).__name__} ({name or 'the decoder itself'})"
-        if isinstance(module, _BATCH_NORM) and (module.training or module.running_mean is None):
-            raise ValueError(
-                f"the decoder's {kind} uses batch statistics: p(x|z) then depends on the batch and no bound holds; "
-                "call model.decoder.eval(), or use GroupNorm or LayerNorm (the encoder may keep its BatchNorm)"
-            )
-        if isinstance(module, _DROPOUT) and module.training and module.p > 0:
-            raise ValueError(
-                f"the decoder's {kind} is active, so every draw is weighed by another p(x|z) and no bound holds; "
-                "call model.decoder.eval(), or remove it"
-            )
-
-
-_BATCH_NORM = nn.modules.batchnorm._BatchNorm
-_DROPOUT = nn.modules.dropout._DropoutNd

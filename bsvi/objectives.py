@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from bsvi.bounds import giwae
 from bsvi.buffer_weights import Uniform
-from bsvi.model import Model, check_model
+from bsvi.checks import check_model, check_repeats
+from bsvi.model import Model
 from bsvi.refine import SVI, Amortized, Refinement
 from bsvi.theta import AllDraws, LastDraw, ThetaRule
 from bsvi.trajectory import Trajectory
@@ -68,6 +69,7 @@ class Objective(nn.Module):
         check_model(model)
         check_input(x, beta)
         trajectory, phi = self.refinement(model, x, beta, self.theta.attach, self.theta.budget)
+        check_repeats(model, x, trajectory.z[0])
         log_pi = self.log_pi(trajectory)
         bound = self.bound(trajectory.log_w, log_pi)
         calls = getattr(self.refinement, "decoder_calls", len(trajectory.log_w))

@@ -118,6 +118,7 @@ class SharedModel:
 
     def __init__(self, model: Any, part: Part) -> None:
         self.model, self.part = model, part
+        self.original = model  # what check_model looks at
         self.inside: AsInTheWhole | None = None
 
     def __getattr__(self, name: str) -> Any:

@@ -92,8 +92,10 @@ def train(
              whole of ``valid``, and the same model; the first one alone writes, prints and reads checkpoints
 
     >>> import bsvi
-    >>> decoder = torch.nn.Bilinear(3, 2, 1)
-    >>> model = bsvi.VAE(torch.nn.Linear(3, 4), lambda x, z: -decoder(x, z).square().sum(-1))
+    >>> class Decoder(torch.nn.Bilinear):
+    ...     def forward(self, x, z):
+    ...         return -super().forward(x, z).square().sum(-1)
+    >>> model = bsvi.VAE(torch.nn.Linear(3, 4), Decoder(3, 2, 1))
     >>> train(model, bsvi.objective("bsvi", k=2), [torch.ones(5, 3)], settings=Training(steps=4)).stopped
     'steps'
     """

@@ -11,7 +11,7 @@ import bsvi
 
 ROOT = Path(bsvi.__file__).parent
 NOTHING: set[str] = set()
-CORE = {"bounds", "buffer_weights", "model", "trajectory", "refine", "theta", "objectives"}
+CORE = {"bounds", "buffer_weights", "model", "trajectory", "refine", "theta", "checks", "objectives"}
 MAY_IMPORT = {  # what each module or folder may import of bsvi
     "__init__": CORE | {"methods", "annealing", "evaluation", "gap", "training"},
     "bounds": NOTHING,
@@ -19,6 +19,8 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "model": NOTHING,
     "closures": NOTHING,
     "identity": {"closures", "model"},
+    "hidden": {"closures", "model"},
+    "checks": {"hidden", "identity"},
     "nets": NOTHING,
     "data": {"files"},
     "runtime": NOTHING,

@@ -8,7 +8,7 @@ from torch import nn
 
 import bsvi
 from bsvi import METHODS, SVI, VAE, Amortized, DiagonalGaussian, Objective, Resampled, giwae, objective
-from bsvi.model import check_model
+from bsvi.checks import check_model
 from bsvi.objectives import check_input
 from tests.oracles import FLOAT, PPCA, BernoulliDecoder
 
