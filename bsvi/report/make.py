@@ -97,7 +97,6 @@ def _check(places: list[Path]) -> None:
 
 def _write(places: list[Path], out: Path, reload: float, say: Callable[[str], None] = lambda line: None) -> Path:
     runs, warnings = read_runs(places)
-    pdfs: dict[str, bytes] = {}
     with styled():
         sections = [_section(experiment) for experiment in _group(runs, warnings)]
         for section in sections:
@@ -106,10 +105,10 @@ def _write(places: list[Path], out: Path, reload: float, say: Callable[[str], No
                     path = out / "tables" / f"{table.name}.{suffix}"
                     write_atomically(path, write(table).encode(errors="replace"), within=out)
             for drawn in section.figures if not reload else ():
-                pdfs[drawn.name] = to_bytes(drawn.figure, "pdf")
-                for kind, content in (("pdf", pdfs[drawn.name]), ("png", to_bytes(drawn.figure, "png"))):
-                    write_atomically(out / "figures" / f"{drawn.name}.{kind}", content, within=out)
-        page = to_page(sections, tables.papers_tables(), warnings, reload, pdfs)
+                for kind in ("png", "pdf"):
+                    path = out / "figures" / f"{drawn.name}.{kind}"
+                    write_atomically(path, to_bytes(drawn.figure, kind), within=out)
+        page = to_page(sections, tables.papers_tables(), warnings, reload)
     path = out / "index.html"
     write_atomically(path, page.encode(errors="replace"))
     say(f"{time.strftime('%H:%M:%S')} written: {_count(runs)}{f', {len(warnings)} left out' if warnings else ''}")

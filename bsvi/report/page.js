@@ -88,6 +88,25 @@
     dialog.querySelector(".previous").addEventListener("click", () => show(current - 1));
   }
 
+  // Figures are saved from the page itself, in the colours of light: it may lie without the files beside it.
+  const light = document.styleSheets[0].cssRules[0].style;
+  for (const figure of document.querySelectorAll("figure")) {
+    const link = document.createElement("a");
+    link.className = "save";
+    link.textContent = "Save as SVG";
+    link.download = `${figure.dataset.name}.svg`;
+    link.href = "#";
+    link.addEventListener("click", (event) => {
+      if (link.href.startsWith("blob:")) return;
+      event.preventDefault();
+      const text = new XMLSerializer().serializeToString(figure.querySelector("svg"));
+      const coloured = text.replace(/var\((--[\w-]+)\)/g, (_, name) => light.getPropertyValue(name).trim());
+      link.href = URL.createObjectURL(new Blob([coloured], { type: "image/svg+xml" }));
+      link.click();
+    });
+    figure.querySelector("figcaption").append(" ", link);
+  }
+
   // What a reader has opened, and how far they have read, survives a reload.
   const folds = [...document.querySelectorAll("details[id]")];
   const open = store.get("open") || {};

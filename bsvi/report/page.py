@@ -18,8 +18,6 @@ from bsvi.report.style import Drawn, palette, to_svg
 from bsvi.report.tables import slug
 from bsvi.report.words import best_row, counts
 
-Pdfs = dict[str, bytes]
-
 
 @dataclass(frozen=True)
 class Section:
@@ -35,14 +33,8 @@ class Section:
     warnings: list[Warned]
 
 
-def to_page(
-    sections: list[Section], papers: list[Table], warnings: list[Warned], reload: float = 0.0, pdfs: Pdfs | None = None
-) -> str:
-    """The whole page as HTML.
-
-    reload  the number of seconds after which it loads itself again (0: never)
-    pdfs    figures by name for saving from the page: it may be sent or published without the files beside it
-    """
+def to_page(sections: list[Section], papers: list[Table], warnings: list[Warned], reload: float = 0.0) -> str:
+    """The whole page as HTML; `reload` is the number of seconds after which it loads itself again (0: never)."""
     style = _asset("page.css").replace("/*palette*/", palette()).replace("/*dark palette*/", palette(dark=True))
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -54,10 +46,7 @@ def to_page(
         ("notes", "Notes"),
     ]
     nav = "".join(f'<li><a href="#{anchor}">{html.escape(name)}</a></li>' for anchor, name in links)
-    body = (
-        "".join(_section(section, pdfs or {}) for section in sections)
-        or "<p class=lead>No runs yet: this page fills as they start.</p>"
-    )
+    body = "".join(map(_section, sections)) or "<p class=lead>No runs yet: this page fills as they start.</p>"
     made = time.strftime("%Y-%m-%d %H:%M")
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -114,10 +103,10 @@ the largest difference that the paper calls not appreciable; 0.03% for two estim
 time.</p></section>"""
 
 
-def _section(section: Section, pdfs: Pdfs) -> str:
+def _section(section: Section) -> str:
     experiment, anchor = section.experiment, slug(section.experiment.name)
     sentences = "".join(f"<p>{_code(sentence)}</p>" for sentence in section.sentences)
-    figures = "".join(_figure(drawn, pdfs.get(drawn.name)) for drawn in section.figures)
+    figures = "".join(map(_figure, section.figures))
     first, rest = section.scores[:1], section.scores[1:]
     parts = [
         f'<section id="{anchor}"><h2>{html.escape(experiment.name)}</h2>{_tiles(section)}',
@@ -172,13 +161,13 @@ def _numbers(experiment: Experiment) -> str:
     return f'<p class="note">In the figures these have numbers:</p><ul class="numbers">{items}</ul>' if items else ""
 
 
-def _figure(drawn: Drawn, pdf: bytes | None) -> str:
+def _figure(drawn: Drawn) -> str:
+    """A figure that enlarges, and can be saved from the page, which may be sent or published without files beside it."""
     title, caption, alt = (html.escape(text, quote=True) for text in (drawn.title, drawn.caption, drawn.alt))
-    data = f"data:application/pdf;base64,{base64.b64encode(pdf).decode()}" if pdf else ""
-    link = f' <a class="save" download="{drawn.name}.pdf" href="{data}">Save as PDF</a>' if pdf else ""
     return (
-        f'<figure><button type="button" aria-label="Enlarge: {title}. {alt}">{to_svg(drawn.figure, drawn.name)}</button>'
-        f'<figcaption><b>{title}.</b> <span class="caption">{caption}</span>{link}</figcaption></figure>'
+        f'<figure data-name="{drawn.name}"><button type="button" aria-label="Enlarge: {title}. {alt}">'
+        f"{to_svg(drawn.figure, drawn.name)}</button>"
+        f'<figcaption><b>{title}.</b> <span class="caption">{caption}</span></figcaption></figure>'
     )
 
 
