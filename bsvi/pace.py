@@ -52,11 +52,12 @@ class Passes:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of whole steps by method, and of decoder calls over a batch of training and of evaluation."""
+    """Seconds of whole steps by method, and of decoder calls over a batch of training, of validation and of ``bsvi evaluate``."""
 
     steps: dict[str, float]
     training: Passes
     evaluation: Passes
+    scoring: Passes | None = None  # as evaluation where it was not timed
 
     def of(self, e: Experiment, images: Images, evaluation: Evaluation) -> Seconds:
         """The times of the experiment's method, from the one that was timed and the passes by which they differ."""
@@ -66,8 +67,9 @@ class Pace:
         large = self.evaluation
         without_theta = mine.decoder_calls - mine.theta.decoder_calls(rows(mine)) if _walks(mine) else rows(mine)
         look = large.of(mine, without_theta) * images.valid / large.rows
-        scored = evaluation.k * large.refine + (1 + ELBO_DRAWS + evaluation.iwae) * large.forward
-        return Seconds(self.steps[name] + more, look, scored * evaluation.images / large.rows)
+        small = self.scoring or large
+        scored = evaluation.k * small.refine + (1 + ELBO_DRAWS + evaluation.iwae) * small.forward
+        return Seconds(self.steps[name] + more, look, scored * evaluation.images / small.rows)
 
 
 def _walks(objective: Objective) -> bool:
@@ -115,10 +117,12 @@ def measure(
     seconds: float = 20.0,
     clock: Callable[[], float] = time.perf_counter,
     say: Callable[[str], None] = lambda line: None,
+    rows: int = EVALUATION_BATCH,
 ) -> Pace:
     """Time the real training loop on made-up images, all kinds of step in turn, for about ``seconds`` after a warm-up.
 
-    Every kind has networks of its own, as in a run of its own: a compiled decoder keeps a few kinds of call only.
+    ``rows`` is the batch of ``bsvi evaluate``. Every kind has networks of its own, as in a run of its own: a compiled decoder
+    keeps a few kinds of call only.
     """
 
     def tick() -> float:
@@ -133,14 +137,14 @@ def measure(
         say(f"measuring {name}: warm-up, which compiles where that is chosen")
         _steps(one, 1, tick)
         lengths[name] = max(1, min(10, int(0.5 / statistics.median(_steps(one, 2, tick)))))
-    sizes = {"training": e.batch_size, "evaluation": EVALUATION_BATCH}
+    sizes = {"training": e.batch_size, "evaluation": EVALUATION_BATCH, "scoring": rows}
     found: dict[str, list[float]] = {}
     begin, done = time.perf_counter(), 0
     while not done or (time.perf_counter() - begin < seconds and done < 25):
         for name, one in built.items():
             found.setdefault(name, []).append(statistics.median(_steps(one, 1 + lengths[name], tick)))
         for what, size in sizes.items():
-            forward, refine = _passes(built["bsvi-sir"], size, what == "evaluation", tick)
+            forward, refine = _passes(built["bsvi-sir"], size, what != "training", tick)
             found.setdefault(f"forward {what}", []).append(forward)
             found.setdefault(f"refine {what}", []).append(refine)
         done += 1

@@ -11,7 +11,7 @@ from bsvi.data import digits, fashion_mnist, omniglot, svhn
 from bsvi.experiments import load_data
 
 HELD_OUT = 2000  # validation images of the public data sets: the loaders' default
-EVALUATION_BATCH = 100  # of bsvi evaluate
+EVALUATION_BATCH = 100  # of validation, and of bsvi evaluate where nothing is measured
 ELBO_DRAWS = 32  # of bsvi evaluate
 
 

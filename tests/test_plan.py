@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,6 +137,9 @@ def test_methods_that_are_not_timed_differ_by_their_passes():
     assert set(TIMED_AS) == set(METHODS)
     scored = pace.of(DIGITS, images, Evaluation(500, 2500, 100)).evaluation
     assert scored == 2 * (500 * 3.0 + 1 + 32 + 2500)
+    smaller = replace(pace, scoring=Passes(forward=0.5, refine=1.0, rows=10))  # the batch that bsvi evaluate takes
+    assert smaller.of(DIGITS, images, Evaluation(500, 2500, 100)).evaluation == 10 * (500 + 0.5 * (1 + 32 + 2500))
+    assert smaller.of(of("digits", "vae"), images, NOTHING).look == looks["vae"]
 
 
 @pytest.mark.parametrize("name", ["digits", "omniglot", "fashion-mnist", "svhn"])

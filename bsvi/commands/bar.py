@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+RECENT = 100  # batches by which the pace is judged
 EVERY = 10.0  # seconds between lines where there is no terminal
 
 
@@ -32,7 +33,9 @@ class Bar:
 
     def update(self, done: int) -> None:
         now = self.clock()
-        self.batches.append((now - self.last, done - self.done))
+        if done == self.done:
+            return  # processes are asked more often than they finish a batch
+        self.batches = [*self.batches[-RECENT:], (now - self.last, done - self.done)]
         self.last, self.done = now, done
         left = self.left()
         self.bar.update(self.task, completed=done, left=left)
