@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from bsvi.hidden import check_nothing_hidden
 from bsvi.identity import is_plain
+from bsvi.trajectory import encode
 
 ROWS = 8  # examples that are tried
-_done: dict[int, tuple[Any, set[Hashable]]] = {}  # by the model's id: a weak reference to it, and what it has passed
+_done: dict[int, "Passed"] = {}  # by the model's id
 
 
 def check_model(model: object) -> None:
@@ -35,11 +36,11 @@ def check_model(model: object) -> None:
     model = getattr(model, "original", model)
     if not isinstance(model, nn.Module) or torch.compiler.is_compiling():
         return
-    key = ("made of", mode(model), *map(id, vars(model).values()))
-    if key not in (known := passed(model)):
+    known = passed(model)
+    if (key := known.mode(model)) not in known.keys:
         check_nothing_hidden(model)
         check_layers(model)
-        known.add(key)
+        known.keys.add(key)
 
 
 def check_layers(model: nn.Module) -> None:
@@ -65,13 +66,14 @@ def check_repeats(model: Any, x: Tensor, z: Tensor | None = None) -> None:
     ``z`` has one latent for each example of x; without it they are drawn.
     """
     model = getattr(model, "original", model)
-    if torch.compiler.is_compiling() or x.is_meta or is_plain(model):
+    if torch.compiler.is_compiling() or x.is_meta:
         return
-    key = (mode(model), x.shape[1:], x.dtype, x.device, len(x) > 1)
-    if key not in (known := passed(model)):
-        with torch.no_grad(), undisturbed(model, x.device):
-            _try_twice(model, x[:ROWS], z if z is None else z[:ROWS])
-        known.add(key)
+    known = passed(model)
+    if (key := (known.mode(model), x.shape[1:], x.dtype, x.device, len(x) > 1)) not in known.keys:
+        if not is_plain(model):  # bsvi's own networks are known
+            with torch.no_grad(), undisturbed(model, x.device):
+                _try_twice(model, x[:ROWS], z if z is None else z[:ROWS])
+        known.keys.add(key)
 
 
 def _try_twice(model: Any, x: Tensor, z: Tensor | None) -> None:
@@ -79,7 +81,7 @@ def _try_twice(model: Any, x: Tensor, z: Tensor | None) -> None:
     others = torch.arange(len(x), device=x.device)
     others[half:] = 0  # in place of the second half of the examples, the first one again
     try:
-        z = model.posterior(model.encode(x)).sample() if z is None else z.detach()
+        z = model.posterior(encode(model, x)).sample() if z is None else z.detach()
         first, beside = model.log_lik(x, z), model.log_lik(x[others], z[others])
         alike = same(first[:half], beside[:half])
         again = first if alike else model.log_lik(x, z)
@@ -121,18 +123,33 @@ def suspects(model: Any) -> Iterator[str]:
             yield f"{type(module).__name__} ({name})"
 
 
-def mode(model: Any) -> tuple[Hashable, ...]:
-    """The model's parts, and which of them are in training mode."""
-    return tuple((id(m), m.training) for m in model.modules()) if isinstance(model, nn.Module) else ()
+class Passed:
+    """What a model has passed already. It does not keep the model alive, nor anything of it."""
+
+    def __init__(self, model: Any) -> None:
+        self.model: Any = lambda: None
+        with suppress(TypeError):  # an object that cannot be referred to weakly is tried every time
+            self.model = weakref.ref(model, partial(_forget, id(model)))
+        self.keys, self.layers = set[Hashable](), list[Any]()
+        self.parts: tuple[int, ...] = ()
+
+    def mode(self, model: Any) -> tuple[Hashable, ...]:
+        """Which parts are in training mode, and what the model has been given. The list of its layers is kept: this is asked
+        in every step."""
+        parts = (*map(id, getattr(model, "__dict__", {}).values()), *map(id, getattr(model, "_modules", {}).values()))
+        layers = [layer() for layer in self.layers]
+        if parts != self.parts or None in layers:
+            layers = list(model.modules()) if isinstance(model, nn.Module) else []
+            self.parts, self.layers = parts, [weakref.ref(layer) for layer in layers]
+        return (parts, *[layer.training for layer in layers])
 
 
-def passed(model: Any) -> set[Hashable]:
-    """What a model has passed already; forgotten with it."""
-    reference, known = _done.get(id(model), (None, set[Hashable]()))
-    if reference is None or reference() is not model:
-        known = set()
-        with suppress(TypeError):  # an object without weak references is looked at every time
-            _done[id(model)] = (weakref.ref(model, partial(_forget, id(model))), known)
+def passed(model: Any) -> Passed:
+    known = _done.get(id(model))
+    if known is None or known.model() is not model:
+        known = Passed(model)
+        if known.model() is model:
+            _done[id(model)] = known
     return known
 
 

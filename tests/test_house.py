@@ -20,7 +20,7 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "closures": NOTHING,
     "identity": {"closures", "model"},
     "hidden": {"closures", "model"},
-    "checks": {"hidden", "identity"},
+    "checks": {"hidden", "identity", "trajectory"},
     "nets": NOTHING,
     "data": {"files"},
     "runtime": NOTHING,
