@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bsvi import results
 from bsvi.config import Experiment
@@ -40,17 +41,23 @@ class Job:
     def trained(self) -> bool:
         return (self.folder / "result.json").exists()
 
-    def step(self) -> int:
-        """The step of the last line of metrics."""
+    def last_line(self) -> dict[str, Any]:
+        """The last line of metrics, or nothing."""
         try:
             with open_to_read(self.folder / "metrics.jsonl") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
                 lines = [
                     line for line in file.read().splitlines() if line.startswith(b'{"split"') and line.endswith(b"}")
                 ]
-            return int(parse_json(lines[-1], nan=True)["step"]) if lines else 0
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
-            return 0
+            found = parse_json(lines[-1], nan=True) if lines else {}
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def step(self) -> int:
+        """The step of the last line of metrics."""
+        step = self.last_line().get("step")
+        return step if isinstance(step, int) else 0
 
     def saved(self) -> tuple[bool, str, int]:
         """What would survive if everything died now: trained or not, the newest checkpoint, bytes of evaluated images."""

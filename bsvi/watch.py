@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from bsvi.files import make_folder
+from bsvi.terminal import open_console
 from bsvi.training import Watcher, evaluating
 
 SHOWN = ("bound", "svi_0", "svi_k", "bsvi_k", "kl")
@@ -51,9 +51,9 @@ class Screen(Watcher):
     """Prints; on a terminal live, with a bar and the time left, otherwise as plain lines."""
 
     def __init__(self, title: str, total: int, loggers: "list[Logger] | None" = None, quiet: bool = False) -> None:
-        self.console = Console(stderr=True)
+        self.console = open_console()
         # rich's own would end the program
-        self.console.on_broken_pipe = gone  # type: ignore[method-assign]
+        self.console.on_broken_pipe = gone
         self.loggers, self.quiet = list(loggers or []), quiet
         self.live = self.console.is_terminal and not quiet
         self.progress = Lines(

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+from bsvi.terminal import open_console
+
 RECENT = 100  # batches by which the pace is judged
 EVERY = 10.0  # seconds between lines where there is no terminal
 
@@ -11,10 +13,9 @@ class Bar:
     """``with Bar(title, images, quiet) as bar: bar.update(done)``."""
 
     def __init__(self, title: str, total: int, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        console = Console(stderr=True)
+        console = open_console()
         self.live, self.quiet, self.title, self.total = console.is_terminal, quiet, title, total
         columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
         columns += [TextColumn("images"), TextColumn("{task.fields[left]}")]

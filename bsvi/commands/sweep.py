@@ -60,7 +60,8 @@ def summarise(plan: list[Job], folder: Path) -> int:
 
 def on_local(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
     signal.signal(signal.SIGTERM, _stop)
-    run_jobs(plan, workers, Display(plan))
+    with Display(plan, workers) as display:
+        run_jobs(plan, workers, display)
     return False
 
 
@@ -70,7 +71,7 @@ def on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool
     settings = RaySettings(arguments.address, arguments.cpus_per_run, arguments.gpus_per_run, arguments.jobs)
     if all(job.next_words() is None for job in plan):
         return False
-    display, received = Display(plan), Received()
+    display, received = Display(plan, arguments.jobs or len(plan)), Received()
     with RayEngine(settings) as engine, received:
         print(engine.describe(), flush=True)
 
@@ -78,7 +79,8 @@ def on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool
             display(jobs)
             received.check()
 
-        engine.run(plan, show)
+        with display:
+            engine.run(plan, show)
     return False
 
 
@@ -103,7 +105,8 @@ def on_slurm(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bo
     if arguments.submit_only:
         return True
     signal.signal(signal.SIGTERM, _stop)
-    engine.follow(plan, ids, Display(plan))
+    with Display(plan, arguments.jobs or len(plan)) as display:
+        engine.follow(plan, ids, display)
     return False
 
 

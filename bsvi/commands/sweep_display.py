@@ -1,50 +1,195 @@
-"""One display for all runs of a sweep."""
+"""One display for all runs of a sweep: stage, bound and time left of each, and of all together."""
 
+import math
+import re
 import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from bsvi.commands.sweep_plan import clock
+from bsvi.files import open_to_read
+from bsvi.reading import read_json
 from bsvi.sweep import ENDED, Job
+from bsvi.terminal import open_console
+
+RUNNING = ("training", "evaluating")
+ORDER = (*RUNNING, "failed", "stopped", "waiting", "done")  # who is shown first where there is no room for all
+
+
+@dataclass
+class Seen:
+    """How far a run is, as its folder tells: steps and images done, the seconds they took, the latest bound."""
+
+    step: int = 0
+    seconds: float = 0.0
+    bound: float = math.nan
+    images: int = 0
+    all_images: int = 0
+    image_seconds: float = 0.0
+    store: Path | None = None
+    offset: int = 0
+
+    def look(self, job: Job) -> None:
+        line = job.last_line()
+        if isinstance(step := line.get("step"), int) and isinstance(seconds := line.get("seconds"), int | float):
+            self.step, self.seconds = step, seconds
+            bound = line.get("bound")
+            self.bound = bound if isinstance(bound, int | float) else math.nan
+        if job.stage == "evaluating":
+            self.all_images = self.all_images or count_images(job)
+            self._look_at_store(job)
+
+    def _look_at_store(self, job: Job) -> None:
+        """Count the images in the lines that have come since the last look."""
+        try:
+            stores = [path for path in job.folder.glob("evaluation-test-*.jsonl") if ".share-" not in path.name]
+            newest = max(stores, key=lambda path: path.stat().st_mtime_ns, default=None)
+            if newest is None:
+                return
+            if newest != self.store:
+                self.store, self.offset, self.images, self.image_seconds = newest, 0, 0, 0.0
+            with open_to_read(newest) as file:
+                file.seek(self.offset)
+                new = file.read()
+        except OSError:
+            return
+        new = new[: new.rfind(b"\n") + 1]
+        self.offset += len(new)
+        for line in new.splitlines():
+            ids, seconds = re.search(rb'"ids":\[([^\]]+)\]', line), re.findall(rb'"seconds":([\d.e+-]+)', line)
+            if ids and seconds:
+                self.images += ids[1].count(b",") + 1
+                self.image_seconds += float(seconds[-1])
+
+    def training_left(self, job: Job) -> float | None:
+        """Seconds of training to come at the pace so far; None where there is no pace yet."""
+        if job.trained:
+            return 0.0
+        return self.seconds / self.step * max(0, job.experiment.steps - self.step) if self.step else None
+
+    def evaluation_left(self) -> float | None:
+        return self.image_seconds / self.images * max(0, self.all_images - self.images) if self.images else None
+
+
+def count_images(job: Job) -> int:
+    """How many test images an evaluation has; 0 where that cannot be told yet."""
+    try:
+        images = int(read_json(job.folder / "config.json")["data"]["test"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+    words = job.evaluate
+    return min(images, int(words[words.index("--examples") + 1])) if "--examples" in words else images
 
 
 class Display:
-    """One display for all runs: a live table on a terminal, a line at each change elsewhere."""
+    """``with Display(plan) as show: show(jobs)``: a live table on a terminal, a line at each change elsewhere."""
 
-    def __init__(self, plan: list[Job]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    def __init__(self, plan: list[Job], workers: int = 1) -> None:
+        from rich.live import Live
 
-        console = Console(stderr=True)
-        self.live = console.is_terminal
-        columns = (
-            TextColumn("{task.description:24}"),
-            BarColumn(),
-            TextColumn("{task.fields[stage]:10}"),
-            TimeRemainingColumn(),
-        )
-        self.bars = Progress(*columns, console=console, disable=not self.live, refresh_per_second=2)
-        self.tasks: dict[str, Any] = {
-            job.name: self.bars.add_task(job.name, total=job.experiment.steps, stage=job.stage, start=False)
-            for job in plan
-        }
+        self.console = open_console()
+        self.jobs, self.workers = plan, workers
+        self.seen = {job.name: Seen() for job in plan}
         self.stages: dict[str, str] = {}
         self.last = 0.0
-        self.bars.start()
+        self.live: Live | None = None
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, get_renderable=self.render, auto_refresh=False)
+
+    def __enter__(self) -> "Display":
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()  # draws once more, and leaves that on the screen
 
     def __call__(self, jobs: list[Job]) -> None:
-        if time.monotonic() - self.last < 1.0 and any(job.stage in ("training", "evaluating") for job in jobs):
+        ended = all(job.stage in ENDED for job in jobs)
+        if time.monotonic() - self.last < 1.0 and not ended:
             return
         self.last = time.monotonic()
         for job in jobs:
-            if job.stage != self.stages.get(job.name):
+            changed = job.stage != self.stages.get(job.name)
+            if changed or job.stage in RUNNING:
+                self.seen[job.name].look(job)
+            if changed:
                 self.stages[job.name] = job.stage
-                if job.stage == "training":
-                    self.bars.start_task(self.tasks[job.name])
-                if job.stage == "waiting" and job.problem:  # why it waits again
-                    self.bars.console.print(f"{job.name}: {job.problem}", highlight=False, soft_wrap=True)
-                elif not self.live and job.stage != "waiting":
-                    print(f"{job.name}: {job.stage}", flush=True)
-            if self.live:
-                done = job.experiment.steps if job.trained else job.step()
-                self.bars.update(self.tasks[job.name], completed=done, stage=job.stage)
-        if all(job.stage in ENDED for job in jobs):
-            self.bars.stop()
+                self.tell(job)
+        if self.live is not None:
+            self.live.refresh()
+
+    def tell(self, job: Job) -> None:
+        """A line for a run whose stage has changed, where there is no live table; why it waits again in any case."""
+        if job.stage == "waiting" and job.problem:
+            self.console.print(f"{job.name}: {job.problem}", highlight=False, soft_wrap=True, markup=False)
+        elif self.live is None and job.stage != "waiting":
+            bound = self.seen[job.name].bound
+            trained = f", bound {bound:.2f}" if job.stage in ("evaluating", "done") and math.isfinite(bound) else ""
+            print(f"{job.name}: {job.stage}{trained}", flush=True)
+
+    def render(self) -> Any:
+        """As many runs as there are lines for, those that run first; then all together."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        room = max(1, self.console.size.height - 3)
+        shown = sorted(self.jobs, key=lambda job: ORDER.index(job.stage))[:room]
+        table = Table.grid(padding=(0, 1))
+        narrow = self.console.size.width < 80  # a percentage in place of bar and counts
+        for width in (max(len(job.name) for job in shown), 10, 4 if narrow else 10, *([] if narrow else [1]), 1):
+            table.add_column(no_wrap=True, overflow="ellipsis", min_width=width)
+        for job in (job for job in self.jobs if job in shown):
+            seen = self.seen[job.name]
+            done, of, what, left = seen.step, job.experiment.steps, "", seen.training_left(job)
+            if job.stage == "evaluating":
+                done, of, what, left = seen.images, seen.all_images, " images", seen.evaluation_left()
+            elif job.trained:
+                done = of
+            bar = ProgressBar(total=max(of, 1), completed=min(done, of), width=10)
+            far: list[Any] = [bar, Text(f"{done}/{of}{what}")]
+            if narrow:
+                far = [Text(f"{100 * min(done, of) / max(of, 1):3.0f}%")]
+            bound = f"bound {seen.bound:.2f}  " if math.isfinite(seen.bound) else ""
+            last = f"{clock(left)} left" if job.stage in RUNNING and left is not None else job.problem[:60]
+            table.add_row(Text(job.name), Text(job.stage), *far, Text(bound + last))
+        return Group(table, Text(self.summary(len(shown)), no_wrap=True, overflow="ellipsis"))
+
+    def summary(self, shown: int) -> str:
+        """The share of the work that is done, the time left of all, and how many runs are where."""
+        counts = Counter(job.stage for job in self.jobs)
+        parts = [f"{counts[stage]} {stage}" for stage in ("done", *RUNNING, "waiting", "stopped", "failed")]
+        told = ", ".join(part for part in parts if not part.startswith("0 "))
+        more = f"; {len(self.jobs) - shown} more are not shown" if shown < len(self.jobs) else ""
+        return f"{len(self.jobs)} runs{self.time_left()}: {told}{more}"
+
+    def time_left(self) -> str:
+        """The work to come at the paces seen so far, shared among the workers; what was not seen yet is named."""
+        left, spent, unknown = 0.0, 0.0, False
+        trained = [seen.seconds / seen.step for seen in self.seen.values() if seen.step]
+        judged = [seen.image_seconds / seen.images for seen in self.seen.values() if seen.images]
+        for job in self.jobs:
+            seen = self.seen[job.name]
+            spent += seen.seconds + seen.image_seconds
+            if job.stage in ENDED:
+                continue
+            training = seen.training_left(job)
+            if training is None and trained:
+                training = sum(trained) / len(trained) * job.experiment.steps
+            if judged:
+                images = max(0, (seen.all_images or max(s.all_images for s in self.seen.values())) - seen.images)
+                left += sum(judged) / len(judged) * images
+            unknown = unknown or not judged
+            left += training or 0.0
+            if training is None:
+                return ""
+        if not left:
+            return ""
+        active = max(1, min(self.workers, sum(job.stage not in ENDED for job in self.jobs)))
+        share = f", {100 * spent / (spent + left):.0f}% done, about {clock(left / active)} left"
+        return share + (" before evaluation" if unknown else "")

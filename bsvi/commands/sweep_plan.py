@@ -134,4 +134,12 @@ def decoder_calls(job: Job) -> int:
 
 
 def clock(seconds: float) -> str:
-    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min" if seconds >= 60 else f"{seconds:.0f} s"
+    """Hours and minutes, minutes, or seconds.
+
+    >>> clock(12.0), clock(125.0), clock(7500.0)
+    ('12 s', '2 min', '2 h 5 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
