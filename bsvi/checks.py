@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bsvi.hidden import check_nothing_hidden
+from bsvi.hidden import METHODS, VAES, check_nothing_hidden
 from bsvi.identity import is_plain
 from bsvi.trajectory import encode
 
@@ -136,7 +136,8 @@ class Passed:
     def mode(self, model: Any) -> tuple[Hashable, ...]:
         """Which parts are in training mode, and what the model has been given. The list of its layers is kept: this is asked
         in every step."""
-        parts = (*map(id, getattr(model, "__dict__", {}).values()), *map(id, getattr(model, "_modules", {}).values()))
+        given = getattr(model, "__dict__", {})  # of which counts and the like may change in every step
+        parts = (*(id(given.get(name)) for name in (*VAES, *METHODS)), *map(id, given.get("_modules", {}).values()))
         layers = [layer() for layer in self.layers]
         if parts != self.parts or None in layers:
             layers = list(model.modules()) if isinstance(model, nn.Module) else []

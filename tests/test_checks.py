@@ -261,7 +261,14 @@ def test_the_try_is_made_once_for_a_model_and_mode_and_kind_of_input():
     evaluate(model.train(), x, k=1, iwae=(), elbo_draws=1)  # evaluation mode, which is known by now
     assert fresh() == [21, 21, 21]
     objective("vae")(model, x.double().float()[:1])
-    assert fresh() == [1, 1, 1]  # one example alone cannot show whether it depends on others
+    model.steps = 10**6  # a number of the user's own changes nothing
+    objective("vae")(model, x)
+    model.decoder = model.decoder  # nor does the same part again, but another part does
+    objective("vae")(model, x)
+    assert fresh() == [1, 1, 1, 21, 21]  # one example alone cannot show whether it depends on others
+    model.log_lik = lambda x, z: 2 * model.decoder(x, z)
+    objective("vae")(model, x)
+    assert fresh() == [21, 8, 8]
 
 
 def test_the_try_changes_no_number_no_random_state_and_no_buffer(monkeypatch):
