@@ -20,7 +20,7 @@ from torch.distributions import Distribution, Independent, Normal
 from bsvi.diagnostics import Tally
 from bsvi.evaluation import at_least_1, initial, pieces
 from bsvi.hmc import Coordinates, Place, moved
-from bsvi.measure import Batches, Progress, measure
+from bsvi.measure import Batches, Progress, check_columns, measure
 from bsvi.model import Model
 from bsvi.noise import Noise, Stream
 from bsvi.refine import whole
@@ -140,6 +140,7 @@ def ais(
     bound = "lower" if reverse is None else "upper"
     question = {"what": "ais", "version": 1, "seed": seed, "bound": bound, **settings, "prior": str(prior)}
     table = measure(model, batches, annealed, question, store, progress, prior=prior, reverse=reverse)
+    check_columns(table, ("log_likelihood", "ess", "acceptance", "step_size", "nonfinite"), store)
     warnings = (*_doubts(table.values, chains), *table.notes)
     return Annealed(table.ids, table.values, bound, warnings, table.seconds)
 

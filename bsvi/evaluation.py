@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from bsvi.diagnostics import HIGH_KHAT, Tally
-from bsvi.measure import Batches, Progress, Table, measure
+from bsvi.measure import Batches, Progress, Table, check_columns, measure
 from bsvi.model import Model
 from bsvi.noise import Keyed
 from bsvi.refine import SVI, whole
 from bsvi.scores import Score, Scores
 from bsvi.trajectory import closed_form_kl, encode, posterior, weigh
 
+SCORES = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")
 WALK, IWAE, LAST = 0, 1, 2  # the streams of an example's noise: independent of each other
 MANY = 0.2  # the share of high k-hat that warns: with few draws one in ten is high by chance
 _CALL_BYTES = 64 * 2**20  # what one decoder call without a graph may take ...
@@ -81,6 +82,8 @@ def evaluate(
         "elbo_draws": elbo_draws,
     }
     table = measure(model, batches, scored, question, store, progress, svi=svi)
+    check_columns(table, [*SCORES, *trust_names("bsvi"), *(f"iwae_{n}" for n in counts)], store)
+    check_columns(table, trust_names("iwae") if counts else (), store)
     return judged(table, k, seed, max(counts, default=0), svi)
 
 
@@ -151,6 +154,11 @@ def pieces(draws: int, x: Tensor, chunk: int | None, cost: int = 1) -> Iterable[
 def half(draws: int) -> int:
     """How many of the first draws a bound is compared with, to see whether it still rises."""
     return max(1, draws // 2)
+
+
+def trust_names(name: str) -> list[str]:
+    """The names of what ``trust`` returns."""
+    return [f"{name}_{what}" for what in ("ess", "khat", "rise", "nonfinite")]
 
 
 def trust(name: str, tally: Tally) -> dict[str, Tensor]:

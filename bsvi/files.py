@@ -72,9 +72,11 @@ def write_atomically(path: Path, data: bytes, within: Path | None = None) -> Non
             finally:
                 os.close(descriptor)
             os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
+            if isinstance(error, OSError):
+                error.filename, error.filename2 = str(path), None  # the name that the user knows
             raise
         flush(folder)
 

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from bsvi.evaluation import at_least_1, doubts, drawn, initial, share_above, trust
-from bsvi.measure import Batches, Progress, measure
+from bsvi.evaluation import at_least_1, doubts, drawn, initial, share_above, trust, trust_names
+from bsvi.measure import Batches, Progress, check_columns, measure
 from bsvi.model import Model
 from bsvi.noise import Keyed
 from bsvi.refine import SVI, whole
@@ -162,6 +162,7 @@ def amortization_gap(
 
     question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
     table = measure(model, batches, split, question, store, progress, climb=given)
+    check_columns(table, [*NAMES, "climb_gain", *trust_names("iwae")], store)
     warnings = [*doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
     gain = Score(table.values["climb_gain"], table.ids)
     if gain.mean > 0.1 and not gain.mean < 3 * gain.stderr:

@@ -70,6 +70,12 @@ def measure(
                 record.close()
 
 
+def check_columns(table: Table, names: Iterable[str], store: str | PathLike[str] | None) -> None:
+    """ValueError where a table that came from a store lacks some of these numbers: the store was spoilt."""
+    if lacking := [name for name in names if name not in table.values]:
+        raise ValueError(f"{store} is damaged (it lacks {', '.join(lacking)}); remove it and evaluate again")
+
+
 def _measure(
     model: Model,
     batches: Batches,

@@ -55,6 +55,8 @@ class Record:
 
     def append(self, part: Part, crc: list[int], seconds: float, notes: set[str]) -> None:
         """Keep one batch; when this returns it is on the disk."""
+        if self.parts and self.parts[0][1].keys() != part[1].keys():
+            raise ValueError(f"{self.path} is damaged (it holds other numbers); remove it and evaluate again")
         columns = {name: column.tolist() for name, column in part[1].items()}
         entry = {"ids": part[0].tolist(), "crc": crc, "values": columns, "seconds": seconds, "notes": sorted(notes)}
         self._write(entry)

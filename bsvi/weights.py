@@ -76,8 +76,11 @@ def read_tensors(file: BufferedIOBase) -> "dict[str, Tensor]":
     from safetensors.torch import load
 
     file.seek(0)
+    data = file.read(min(LIMIT, os.fstat(file.fileno()).st_size))
     try:
-        tensors = load(file.read(LIMIT))
+        tensors = load(data)
+    except MemoryError:
+        raise
     except Exception as error:  # whatever the library finds that the checks above did not
         raise ValueError(f"not readable as tensors ({type(error).__name__})") from None
     if {name: tuple(value.shape) for name, value in tensors.items()} != header.shapes:

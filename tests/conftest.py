@@ -1,4 +1,6 @@
+import json
 import os
+from pathlib import Path
 
 # Some virtual machines announce AMX and kill the process that uses it, as bfloat16 products would.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -11,3 +13,18 @@ import torch
 def _one_thread_and_a_seed():
     torch.set_num_threads(1)  # the tests run as two processes
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def tally():
+    """``tally(fault, good, total, **details)``: prints the count, keeps it in $BSVI_FAULT_COUNTS (a JSON file), and checks it."""
+
+    def count(fault, good, total, **details):
+        entry = {"good": good, "of": total, **details}
+        print(f"{fault}: {good} of {total} {details or ''}")
+        if path := os.environ.get("BSVI_FAULT_COUNTS"):
+            known = json.loads(Path(path).read_text()) if Path(path).exists() else {}
+            Path(path).write_text(json.dumps({**known, fault: entry}, indent=1, sort_keys=True) + "\n")
+        assert good == total, (fault, entry)
+
+    return count
