@@ -154,7 +154,7 @@ class Report:
     contact_sheet: Path | None
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: images of {self.shape[1]}x{self.shape[2]}, {self.likelihood} likelihood"]
+        lines = [f"{printable(self.name)}: images of {self.shape[1]}x{self.shape[2]}, {self.likelihood} likelihood"]
         for split in self.splits:
             range_ = f"grey {split.low:.3f} to {split.high:.3f}, mean {split.mean:.4f}"
             lines.append(f"  {split.name:5}  {split.count:>9,} images  {range_}")
