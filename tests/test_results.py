@@ -81,6 +81,12 @@ def test_results_are_small_and_name_no_place_of_a_machine():
         assert not re.search(r"(?<![\w.])/(work|home|root|tmp|mnt)/", path.read_text()), path
 
 
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*/index.html")), ids=lambda page: page.parent.name)
+def test_published_pages_link_to_nothing_that_was_not_published(page):
+    links = re.findall(r"<a [^>]*href=\"([^\"]*)\"", page.read_text())
+    assert links and all(link.startswith(("#", "data:")) or (page.parent / link).exists() for link in links)
+
+
 def test_the_interval_of_a_median_is_that_of_the_sign_test():
     found = claims.of_median([float(value) for value in range(1, 16)])
     assert (found.low, found.high) == (4, 12)  # of 15 values the 4th and the 12th, as in printed tables

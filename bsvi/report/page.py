@@ -96,7 +96,7 @@ _NOTES = f"""<section id="notes"><h2>Notes</h2>
 ELBO* is the bound of the last proposal, KL* and Reconstruction* its parts. {html.escape(paper.SIGNS)}</p>
 <p><b>Intervals.</b> Methods are compared in pairs, on the same examples and seed by seed. Seeds and examples are crossed
 random effects, and the 95% intervals allow for both: another seed and other examples could have come out differently.
-With few seeds they are wide, and with one seed nothing counts as shown.</p>
+With few seeds they are wide, and with fewer than three nothing counts as shown.</p>
 <p><b>Verdicts.</b> A claim holds if its whole interval agrees, is contradicted if its whole interval disagrees, and else
 is not shown. For “close” and “at least” differences within the margin do not matter: 0.3% of the log-likelihood, about
 the largest difference that the paper calls not appreciable; 0.03% for two estimates of the same model; 10% for
