@@ -1,6 +1,14 @@
-"""The terminal on which displays are drawn."""
+"""What a person types and sees: words that are checked with one line, and the terminal on which displays are drawn."""
 
-from typing import Any
+import argparse
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags of a verb; a mistake is one line and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help says what fits\n")
 
 
 def open_console() -> Any:

@@ -92,6 +92,14 @@ def test_a_mistake_is_one_line_with_what_to_do(capsys, tmp_path, monkeypatch, wo
     assert err.count("\n") == 1 and "Traceback" not in err
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_unknown_flag_is_one_line_and_exit_code_2(capsys, verb):
+    known = {"sweep": ["digits"], "plan": ["digits"], "train": ["digits"], "bench": ["memory"], "data": ["list"]}
+    code, out, err = told(capsys, verb, *known.get(verb, ["nowhere"]), "--no-such-flag")
+    assert code == 2 and out == "" and err.startswith(f"bsvi {verb}") and err.count("\n") == 1
+    assert "--no-such-flag" in err
+
+
 def test_train_evaluate_gap_sample_and_report(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "runs/digits/bsvi-sir-seed0"

@@ -26,7 +26,7 @@ MAY_IMPORT = {  # what each module or folder may import of bsvi
     "runtime": NOTHING,
     "terminal": NOTHING,
     "report": {"arrays", "files", "reading"},
-    "bench": CORE | {"methods", "nets", "runtime"},
+    "bench": CORE | {"methods", "nets", "runtime", "terminal"},
     "trajectory": {"model"},
     "refine": {"model", "trajectory"},
     "theta": {"model", "trajectory"},

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bsvi.runtime import start
+from bsvi.terminal import Parser
 
 
 def say(line: str) -> None:
@@ -56,7 +57,7 @@ def decoder_table(result: dict[str, Any]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one benchmark; a mistake in the options is one line and exit code 2."""
-    parser = argparse.ArgumentParser(prog="bsvi bench", description=__doc__)
+    parser = Parser(prog="bsvi bench", description=__doc__)
     parser.add_argument("what", choices=("decoder", "sampling", "sizes", "memory"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, default=50)

@@ -1,16 +1,17 @@
 """``bsvi data list | fetch NAME | check NAME``: what images there are, where, and whether they are what they should be."""
 
-import argparse
 import logging
 from pathlib import Path
 
+from bsvi.terminal import Parser
+
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bsvi data", description=__doc__)
+    parser = Parser(prog="bsvi data", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    folder = argparse.ArgumentParser(add_help=False)
+    folder = Parser(add_help=False)
     folder.add_argument("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
-    extra = argparse.ArgumentParser(add_help=False)
+    extra = Parser(add_help=False)
     extra.add_argument("--no-extra", action="store_true", help="SVHN: leave out the 531,131 extra images")
     verbs.add_parser("list", parents=[folder], help="the data sets, and which are here")
     fetch = verbs.add_parser("fetch", parents=[folder, extra], help="download what is missing, verify its hash")

@@ -12,12 +12,13 @@ from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for
 from bsvi.record import share_of
 from bsvi.team import Place, leave
 from bsvi.team import place as this_place
+from bsvi.terminal import Parser
 
 LARGEST = 1 << 63  # whole numbers beyond this fit no tensor
 
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bsvi evaluate", description=__doc__)
+    parser = Parser(prog="bsvi evaluate", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--k", type=int, default=500, help="SVI steps (default 500, as the paper): k + 1 weights")
     parser.add_argument("--split", choices=("test", "valid", "train"), default="test")

@@ -8,10 +8,11 @@ from bsvi import batching, results
 from bsvi.commands.evaluate import add_common, batches, prepare
 from bsvi.files import open_to_read
 from bsvi.reading import parse_json
+from bsvi.terminal import Parser
 
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bsvi gap", description=__doc__)
+    parser = Parser(prog="bsvi gap", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--k", type=int, default=500, help="draws of each q for its ELBO and for ln p(x) (default 500)")
     parser.add_argument("--steps", type=int, default=500, help="of the climb to each image's best q (default 500)")

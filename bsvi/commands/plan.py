@@ -12,6 +12,7 @@ from bsvi.bench.devices import DEVICES, find_device
 from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
 from bsvi.config import EXPERIMENTS, LONGEST, MOST, MethodName
+from bsvi.terminal import Parser
 
 if TYPE_CHECKING:
     from bsvi.commands.train_flags import Command
@@ -33,7 +34,7 @@ def main(words: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="bsvi plan",
         description=__doc__,
         epilog="Further flags are those of bsvi train: --steps 2000 --svi.steps 5 --batch-size 100",

@@ -1,12 +1,13 @@
 """``bsvi report RUNS... -o report/``: tables, figures and one page, from run folders or folders of them."""
 
-import argparse
 import sys
 from pathlib import Path
 
+from bsvi.terminal import Parser
+
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bsvi report", description=__doc__)
+    parser = Parser(prog="bsvi report", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
     parser.add_argument("-o", "--out", type=Path, default=Path("report"), help="where the report goes (default report)")
     parser.add_argument(

@@ -1,15 +1,15 @@
 """``bsvi sample RUN``: images from a trained model: the prior, reconstructions, interpolations, the paper's latent figure."""
 
-import argparse
 from pathlib import Path
 
 from bsvi.commands.evaluate import add_data
+from bsvi.terminal import Parser
 
 MOST = 100_000  # images of one grid
 
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bsvi sample", description=__doc__)
+    parser = Parser(prog="bsvi sample", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--rows", type=int, default=5, help="latents z of the figure, one a row (default 5)")
     parser.add_argument("--columns", type=int, default=20, help="images for each z (default 20, as the paper)")

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bsvi.config import EXPERIMENTS
+from bsvi.config import EXPERIMENTS, LONGEST
+from bsvi.terminal import Parser
 
 DESCRIPTION = "Train and evaluate several methods and seeds: all that is not finished yet. Run it again to go on."
 INSTEAD = {  # flags of bsvi train that would make all runs one
@@ -32,7 +33,7 @@ OWN_OPTIONS = {  # of sbatch, and what to write instead
 
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The flags of a sweep, checked, and the words for bsvi train."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="bsvi sweep",
         description=DESCRIPTION,
         epilog="Further flags go to bsvi train: --steps 2000 --svi.lr 0.1",
@@ -102,8 +103,10 @@ def check(arguments: argparse.Namespace) -> None:
     arguments.jobs = None if arguments.jobs == "auto" else int(arguments.jobs)
     for name in ("k", "examples", "threads", "iwae"):
         value = getattr(arguments, name)
-        if wrong := [n for n in (value if isinstance(value, list) else [value]) if n is not None and n < 1]:
-            raise ValueError(f"--{name} must be at least 1, got {wrong[0]}")
+        most = 1024 if name == "threads" else LONGEST
+        given = value if isinstance(value, list) else [value]
+        if wrong := [n for n in given if n is not None and not 1 <= n <= most]:
+            raise ValueError(f"--{name} must be from 1 to {most:,}, got {wrong[0]}")
     for name in ("cpus", "gpus"):
         value, least = getattr(arguments, f"{name}_per_run"), 0.01 if name == "cpus" else 0.0
         if not (math.isfinite(value) and value >= least):

@@ -21,7 +21,7 @@ class Command(Experiment):
 
     out: Path | None = Field(None, description="run folder (default runs/EXPERIMENT/METHOD-seedN)")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
-    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0: all cores")
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0: all cores")
     compile: Literal["auto", "on", "off"] = Field("auto", description="compile the decoder; auto: large ones")
     data_dir: Path | None = Field(None, description="folder of data files (default $BSVI_DATA_DIR, else a cache)")
     time_limit: float = Field(float("inf"), gt=0, description="seconds of training until the run is saved and left")
