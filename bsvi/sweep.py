@@ -1,5 +1,6 @@
 """Many runs: which are still to do, in which order, how long they take, and a pool of processes that does them."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -164,6 +165,19 @@ def finish(job: Job) -> None:
         job.stop()
         return
     job.stage, job.problem = "failed", complaint(job.folder) or f"ended with exit code {code} while {before}"
+    if job.saved() == (False, "", 0):
+        forget(job.folder)
+
+
+def forget(folder: Path) -> None:
+    """Remove a folder that a failed start has left, with nothing in it but the one line that was told."""
+    with contextlib.suppress(OSError):
+        if [path.name for path in folder.iterdir()] == ["errors.txt"]:
+            with open_to_read(folder / "errors.txt") as file:
+                one_line = file.read(10_000).count(b"\n") <= 1
+            if one_line:
+                (folder / "errors.txt").unlink()
+                folder.rmdir()
 
 
 def complaint(folder: Path) -> str:

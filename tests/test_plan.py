@@ -193,7 +193,7 @@ def test_a_given_rate_is_taken_as_it_is(capsys, tmp_path):
         (["digits", "--flops", "-1"], 1, "such as 5e12"),
         (["digits", "--seeds", "four"], 1, "--seeds takes how many"),
         (["digits", "--seeds", "0"], 1, "names no seed"),
-        (["digits", "--devices", "0"], 1, "--devices must be at least 1"),
+        (["digits", "--devices", "0"], 1, "--devices must be from 1 to"),
         (["digits", "--clock", "cpu", "--threads", "2"], 1, "one thread"),
         (["digits", "--stpes", "5"], 2, "did you mean --steps"),
         (["digits", "--data.name", "nowhere", "--device", "A100"], 1, "no data set 'nowhere'"),

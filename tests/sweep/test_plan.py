@@ -177,6 +177,13 @@ def test_evaluation_runs_on_the_device_and_with_the_compiler_that_training_was_t
     assert words[words.index("--compile") + 1] == "on"
 
 
+def test_a_start_that_fails_leaves_no_folder_behind(tmp_path):
+    words = ["evaluate", str(tmp_path / "nowhere")]
+    job = Job(EXPERIMENTS["digits"], tmp_path / "run", words, words, lambda: True)
+    run_jobs([job], 1, lambda jobs: None, pause=0.1)
+    assert job.stage == "failed" and "name a run folder" in job.problem and not [*tmp_path.iterdir()]
+
+
 def test_a_run_that_another_sweep_has_finished_meanwhile_is_done(tmp_path):
     first, second = (
         Job(EXPERIMENTS["digits"], tmp_path / name, ["--version"], ["--version"], lambda: True) for name in "ab"
