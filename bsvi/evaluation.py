@@ -16,7 +16,7 @@ from bsvi.model import Model
 from bsvi.noise import Keyed
 from bsvi.refine import SVI, whole
 from bsvi.scores import Score, Scores
-from bsvi.trajectory import closed_form_kl, encode, posterior, weigh
+from bsvi.trajectory import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
 
 SCORES = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")
 WALK, IWAE, LAST = 0, 1, 2  # the streams of an example's noise: independent of each other
@@ -111,15 +111,16 @@ def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int 
 
     Reconstruction* is averaged over fresh draws, KL* is the closed form, or the average over the same draws.
     """
-    log_lik = log_w = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    log_lik = log_ratio = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     with torch.no_grad():
         q = posterior(model, lambda_)
         for rows in pieces(draws, x, chunk):
-            weighed = weigh(model, x, q, rows)
-            log_lik = log_lik + weighed.log_lik.sum(0)
-            log_w = log_w + weighed.log_w.sum(0)
+            drawn = draw(q, rows, len(x))
+            log_lik = log_lik + weigh_draw(model, x, drawn).log_lik.sum(0)
+            log_p = log_prior(model, drawn.z.flatten(0, 1)).view_as(drawn.log_q)
+            log_ratio = log_ratio + (drawn.log_q - log_p).double().sum(0)
         kl = closed_form_kl(model, q)
-    kl = (log_lik - log_w) / draws if kl is None else kl.double()
+    kl = log_ratio / draws if kl is None else kl.double()
     reconstruction = -log_lik / draws
     return {"elbo": -(reconstruction + kl), "kl": kl, "reconstruction": reconstruction}
 

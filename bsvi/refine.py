@@ -211,9 +211,8 @@ class SVI:
 
         In two halves: from ln p(x, z) to z, whose graph may be there to ``keep``, and from z and ln q on.
         """
-        share = self.share(weighed.log_w.detach())
-        if len(of) > 1:  # parameters that all examples share: a draw of weight zero must not spoil them
-            share = torch.where(torch.isfinite(weighed.log_w.detach()), share, 0.0)
+        log_w = weighed.log_w.detach()
+        share = torch.where(log_w.abs() < math.inf, self.share(log_w), 0.0)  # a draw of weight zero steers nothing
         value, density = weighed.log_w, drawn.log_q
         if self.closed_form_kl:
             with torch.enable_grad():
@@ -225,7 +224,7 @@ class SVI:
         slope = torch.zeros_like(weighed.z)
         if value.requires_grad:  # else neither decoder nor prior depends on z
             by_z = torch.autograd.grad(value, weighed.z, share, retain_graph=keep, allow_unused=True)[0]
-            slope = slope if by_z is None else by_z if len(of) == 1 else finite(by_z)
+            slope = slope if by_z is None else finite(by_z)
         ends = [(drawn.z, slope), (density, (-beta * share).to(density))]
         ends = [(end, side) for end, side in ends if end.requires_grad]
         outputs, sides = [end for end, _ in ends], [side for _, side in ends]

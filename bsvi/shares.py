@@ -174,6 +174,12 @@ class SharedRule(ThetaRule):
         with model.entered(0):
             return self.rule(model, x, beta, trajectory, r)
 
+    def taught_by(self, rows: int, samples: int) -> int:
+        return self.rule.taught_by(rows, samples)
+
+    def decoder_calls(self, rows: int) -> int:
+        return self.rule.decoder_calls(rows)
+
 
 class SharedBound(nn.Module):
     """The bound of this process's equal share of a batch: the module around which DistributedDataParallel goes.

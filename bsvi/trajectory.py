@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -128,14 +128,13 @@ def posterior(model: Model, lambda_: Tensor) -> Distribution:
         return model.posterior(lambda_)
 
 
-@contextmanager
-def full_precision() -> Iterator[None]:
+def full_precision() -> AbstractContextManager[Any]:
     """Within this context ``torch.autocast`` does nothing: weights are sums that reduced precision would spoil."""
-    devices = [name for name in ("cpu", "cuda") if torch.is_autocast_enabled(name)]
-    with ExitStack() as stack:
-        for name in devices:
-            stack.enter_context(torch.autocast(name, enabled=False))
-        yield
+    stack = ExitStack()
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 def without_zero_weights(model: Model, x: Tensor, lambda_: Tensor, weighed: Weighed, beta: float) -> Weighed:
