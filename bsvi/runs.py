@@ -27,6 +27,7 @@ from bsvi.weights import pack_tensors
 if TYPE_CHECKING:
     from torch import Tensor
 
+MOST_METRICS = 1 << 30  # bytes of metrics.jsonl
 KEEP = 2  # checkpoints: the newest, and the one before should the newest be damaged
 
 
@@ -215,7 +216,10 @@ class Run:
         """The first ``end`` bytes of metrics.jsonl; none where there is no such file."""
         try:
             with open_to_read(self._metrics) as file:
-                return file.read(min(end, os.fstat(file.fileno()).st_size))
+                size = min(end, os.fstat(file.fileno()).st_size)
+                if size > MOST_METRICS:
+                    raise RunError(f"{self._metrics} has {size:,} bytes, where no more than {MOST_METRICS:,} are read")
+                return file.read(size)
         except FileNotFoundError:
             return b""
 

@@ -113,3 +113,28 @@ def test_no_public_name_is_the_name_of_a_module():
 def test_importing_bsvi_does_not_import_torch():
     code = "import sys, bsvi; bsvi.__version__; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+PLAIN = {"open", "read_text", "write_text", "write_bytes", "load_file", "safe_open", "mkstemp", "NamedTemporaryFile"}
+MAY_OPEN = {  # who may open files by other ways than bsvi.files, and why
+    "files.py": "it is the way",
+    "config.py": "--config names a file of the user's own, a pipe among them",
+    "commands/plan.py": "--json does too",
+    "data/": "images are the user's own; bsvi/data/integrity.py guards them",
+    "bench/": "it reads no run folder",
+}
+HARMLESS = ("os.devnull", "open(number", "resources.files", "/proc/", "Image.open(file", "archive.open(member")
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_of_run_folders_are_opened_in_one_way(path):
+    """A link, a pipe or a device in a stranger's folder is refused only if nobody opens it by another way."""
+    if path.relative_to(ROOT).as_posix().startswith(tuple(MAY_OPEN)):
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            method, text = isinstance(node.func, ast.Attribute), ast.unparse(node)
+            name = node.func.attr if method else getattr(node.func, "id", "")
+            plain = name in PLAIN or (method and name == "read_bytes" and "cmdline" not in text)
+            plain = plain or text.startswith(("os.replace", "os.rename", "np.load"))
+            assert not plain or any(word in text for word in HARMLESS), f"line {node.lineno}: {text}; use bsvi.files"

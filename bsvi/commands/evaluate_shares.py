@@ -18,7 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bsvi.record import share_of
+from bsvi.files import read_bytes
+from bsvi.record import LIMIT, share_of
 from bsvi.runtime import cores
 from bsvi.team import Place, end_with_parent
 
@@ -130,5 +131,5 @@ def finished_batches(store: Path, count: int) -> int:
     lines = 0
     for number in range(1, count + 1):
         with contextlib.suppress(OSError):
-            lines += max(0, share_of(store, number, count).read_bytes().count(b"\n") - 1)
+            lines += max(0, read_bytes(share_of(store, number, count), LIMIT).count(b"\n") - 1)
     return lines

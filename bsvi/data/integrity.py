@@ -9,12 +9,10 @@ writes. Where neither a checksum nor a line exists, loading says so in one log l
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from bsvi.files import printable
+from bsvi.files import printable, write_atomically
 
 log = logging.getLogger("bsvi.data")
 
@@ -70,14 +68,7 @@ def record(paths: Iterable[Path], folder: Path) -> None:
             raise BadFile(path, "a name of one line of text, as SHA256SUMS has", "another; rename the file")
         sums[name] = file_hash(path)
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f"{SUMS}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(folder / SUMS)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    write_atomically(folder / SUMS, text.encode())
 
 
 def verify(path: Path, own_checksum: bool, folder: Path | None = None, sums: dict[str, str] | None = None) -> bool:

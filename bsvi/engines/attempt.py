@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bsvi.files import open_to_read
 from bsvi.sweep import Job, complaint, launch
 
 TRIES = 3  # a process that is killed, or leaves before its end, is taken up again; so often without anything new saved
@@ -138,13 +139,12 @@ def held(folder: Path) -> bool:
     """Whether a living process has a lock in this run folder."""
     for path in (folder / "lock", *folder.glob("evaluation-*.jsonl")):
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = open_to_read(path)
         except OSError:
             continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that only look do not see each other
-        except OSError:
-            return True
-        finally:
-            os.close(file)
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that only look do not see each other
+            except OSError:
+                return True
     return False

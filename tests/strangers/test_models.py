@@ -90,6 +90,28 @@ def test_equal_runs_write_equal_bytes(tmp_path):
     assert load_file(tmp_path / "0" / "model.safetensors")["b"].tolist() == [1.0, 1.0]
 
 
+def test_two_runs_of_bsvi_train_write_the_same_model(tmp_path):
+    small = [
+        "--net.kind",
+        "mlp",
+        "--net.hidden",
+        "4",
+        "--net.latent",
+        "2",
+        "--steps",
+        "3",
+        "--valid-every",
+        "3",
+        "--quiet",
+    ]
+    for name in ("a", "b"):
+        assert (
+            main(["train", "digits", *small, "--threads", "1", "--compile", "off", "--out", str(tmp_path / name)]) == 0
+        )
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
+    assert first == second
+
+
 def test_files_in_the_librarys_own_order_still_open(run, tmp_path):
     tensors = load_file(run / "model.safetensors")
     about = json.loads((run / "config.json").read_text())
