@@ -281,7 +281,7 @@ def test_a_page_is_replaced_whole(tmp_path, monkeypatch):
     make_run(tmp_path / "runs", "vae", 0, steps=100)
     page = make_report([tmp_path / "runs"], tmp_path / "out")
     before = page.read_text()
-    monkeypatch.setattr(os, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(os, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "disk full")))
     with pytest.raises(OSError, match="disk full"):
         make_report([tmp_path / "runs"], tmp_path / "out")
     assert page.read_text() == before

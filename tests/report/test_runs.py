@@ -138,9 +138,19 @@ def test_scores_of_a_run_that_has_not_ended_are_warned_about(tmp_path):
     assert "before its training had ended" in experiment.warnings[0].text
 
 
+class Squares(torch.nn.Module):
+    """A decoder of a user's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Bilinear(3, 2, 1)
+
+    def forward(self, x, z):
+        return -self.net(x, z).square().sum(-1)
+
+
 def test_runs_of_a_users_own_model_are_shown(tmp_path):
-    decoder = torch.nn.Bilinear(3, 2, 1)
-    model = bsvi.VAE(torch.nn.Linear(3, 4), lambda x, z: -decoder(x, z).square().sum(-1))
+    model = bsvi.VAE(torch.nn.Linear(3, 4), Squares())
     settings, folder = bsvi.Training(steps=4, log_every=2), tmp_path / "mine" / "first-try"
     bsvi.train(model, bsvi.objective("bsvi", k=2), [torch.ones(5, 3)], settings=settings, run=folder)
     (run,), warnings = read_runs([tmp_path])
