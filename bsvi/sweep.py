@@ -164,7 +164,9 @@ def finish(job: Job) -> None:
     if code == 0 and before == "training" and job.saved()[1]:
         job.stop()
         return
-    job.stage, job.problem = "failed", complaint(job.folder) or f"ended with exit code {code} while {before}"
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    more = "; is there enough memory? lower --jobs" if code == -signal.SIGKILL else ""
+    job.stage, job.problem = "failed", complaint(job.folder) or f"{how} while {before}{more}"
     if job.saved() == (False, "", 0):
         forget(job.folder)
 
