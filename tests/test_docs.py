@@ -1,6 +1,8 @@
 """The code in README and docs runs as printed, the examples run, and links inside the repository lead somewhere."""
 
+import contextlib
 import importlib
+import io
 import os
 import re
 import subprocess
@@ -17,10 +19,27 @@ from tests.report.made_runs import make_runs
 
 ROOT = Path(bsvi.__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md", ROOT / "results/README.md"]
+PLAIN = [
+    ROOT / "docs" / f"{name}.md" for name in ("index", "api", "quickstart", "which_method", "faq")
+]  # pages held to short sentences
+
+SHOWN = r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?"  # code, and what the page says that it prints
+NUMBER = r"-?\d+(?:\.\d+)?"
+
+
+def shown(page):
+    return re.findall(SHOWN, page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [code for code, _ in shown(page)]
+
+
+def alike(got, wanted):
+    """The same words, and numbers that differ by no more than processors do after some training."""
+    assert re.sub(NUMBER, "#", got).split() == re.sub(NUMBER, "#", wanted).split(), got
+    pairs = zip(re.findall(NUMBER, got), re.findall(NUMBER, wanted), strict=True)
+    assert all(abs(float(a) - float(b)) <= 0.05 + 0.02 * abs(float(b)) for a, b in pairs), got
 
 
 def given():
@@ -44,8 +63,59 @@ def test_the_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_runs(tmp_path / "runs", ("vae", "bsvi-sir"), (0,), steps=100)
     namespace = given()
-    for block in blocks(page):
-        exec(compile(block, str(page), "exec"), namespace)
+    for code, wanted in shown(page):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(code, str(page), "exec"), namespace)
+        if wanted:
+            alike(printed.getvalue(), wanted)
+
+
+def test_shown_output_that_is_wrong_is_found():
+    alike("bound: -24.16 of 3", "bound: -24.14 of 3")
+    for wrong in ("bound: -25.14 of 3", "loss: -24.14 of 3", "bound: -24.14 of 3 more"):
+        with pytest.raises(AssertionError):
+            alike("bound: -24.14 of 3", wrong)
+
+
+def test_the_readme_is_short_and_its_sentences_too():
+    text = re.sub(r"^```.*?^```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert len(text.split()) < 700
+    for page in [ROOT / "README.md", *PLAIN]:
+        for sentence in sentences(page):
+            assert len(sentence.split()) <= 30, f"{page.name}: {sentence}"
+
+
+def sentences(page):
+    """Of the prose: code, tables, headings and pictures left out; an item of a list is a text of its own."""
+    text = re.sub(r"^```.*?^```|^    .*?$|^[#|!].*?$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    for part in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", text):
+        yield from re.split(r"(?<=[.!?:;])[*_)]*\s", part)
+
+
+def test_the_readmes_tables_are_those_of_the_code_and_of_the_results():
+    text, cost = (ROOT / "README.md").read_text(), (ROOT / "results/cost.md").read_text().splitlines()
+    for name in bsvi.METHODS:
+        (passes,) = re.findall(rf"^\| `{name}` \|(?:[^|]*\|){{2}} (?:(\d*k) \+ )?(\d) \|", text, flags=re.MULTILINE)
+        times, more = passes
+        k = 9 * int(times.strip("k") or 1) if times else 0
+        assert k + int(more) == bsvi.objective(name, k=9).decoder_calls, name
+    rows = re.findall(r"^\| ([A-Z][\w′-]+) \| (−[^|]+) \| (−[^|]+) \| (−[^|]+) \|$", text, flags=re.MULTILINE)
+    assert len(rows) == 5
+    for name, *numbers in rows:
+        for networks, number in zip(("omniglot-mlp", "fashion-mnist-mlp", "svhn-mlp"), numbers, strict=True):
+            assert any(f"| {networks} | {name} |" in line and f"| {number} (4) |" in line for line in cost), (
+                name,
+                number,
+            )
+
+
+def test_the_numbers_on_which_method_to_choose_are_those_of_the_results():
+    results = " ".join(path.read_text() for path in (ROOT / "results").glob("*.md"))
+    numbers = re.findall(r"[−+]\d[\d.]*\d(?: ± [\d.]*\d| \[[^\]]+\])?", (ROOT / "docs/which_method.md").read_text())
+    assert len(numbers) > 15
+    for number in numbers:
+        assert number in results, number
 
 
 def test_the_extensions_do_what_the_page_says():
