@@ -11,9 +11,11 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from scipy import stats
 
+from bsvi.report import archive
 from bsvi.report.claims import CLAIMS, MARGIN_OF_TIME, Line, check, verdict
 from bsvi.report.experiments import Experiment, group
 from bsvi.report.intervals import Interval
@@ -25,10 +27,11 @@ ORDER = ("omniglot-mlp", "fashion-mnist-mlp", "svhn-mlp", "omniglot-small")
 
 def table(results: Path) -> str:
     """A row for each claim, a column for each experiment: difference, 95% interval, verdict."""
-    known = [name for name in ORDER if (results / name / "runs").is_dir()]
+    known = [name for name in ORDER if (results / name / archive.NAME).exists()]
     found: list[tuple[Experiment, list[Line]]] = []
     for name in known:
-        (experiment,) = group(read_runs([results / name / "runs"])[0])
+        with archive.unpacked(results / name) as runs:
+            (experiment,) = group(read_runs([runs])[0])
         found.append((experiment, check(experiment)))
     seeds = [len({run.seed for run in experiment.runs}) for experiment, _ in found]
     head = [f"{name} ({count} seeds)" for name, count in zip(known, seeds, strict=True)]
@@ -51,9 +54,7 @@ def table(results: Path) -> str:
 def judge(results: Path) -> str:
     """A row for each model that AIS has judged: its value, and what the other estimates of the same images differ from it."""
     rows: list[list[str]] = []
-    for path in sorted(results.glob("ais/runs/*/scores.json")):
-        (entry,) = json.loads(path.read_text()).values()
-        found = entry["ais"]
+    for name, found in judged(results / "ais").items():
         if not rows:
             head = ["Model", "images", "AIS", *(f"{name} minus AIS" for name in found["minus_ais"])]
             rows = [head, ["---"] * len(head)]
@@ -61,8 +62,17 @@ def judge(results: Path) -> str:
             f"{each['mean']:.1f} [{each['low']:.1f}, {each['high']:.1f}]" for each in found["minus_ais"].values()
         ]
         values = [f"{found['log_likelihood']['mean']:.1f}", *differences]
-        rows.append([path.parent.name, str(found["images"]), *(value.replace("-", "−") for value in values)])
+        rows.append([name, str(found["images"]), *(value.replace("-", "−") for value in values)])
     return lines(rows)
+
+
+def judged(published: Path) -> dict[str, dict[str, Any]]:
+    """What AIS gave, by the name of the run."""
+    if not (published / archive.NAME).exists():
+        return {}
+    with archive.unpacked(published) as runs:
+        texts = {path.parent.name: path.read_text() for path in sorted(runs.glob("*/scores.json"))}
+    return {name: next(iter(json.loads(text).values()))["ais"] for name, text in texts.items()}
 
 
 def lines(rows: list[list[str]]) -> str:
@@ -95,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
     results = parser.parse_args().results
-    if not any((results / name / "runs").is_dir() for name in ORDER):
+    if not any((results / name / archive.NAME).exists() for name in ORDER):
         sys.exit(f"{results} holds no published runs; make some with benchmarks/publish.py, or name another folder")
     for name, text in (("claims.md", table(results)), ("judge.md", judge(results))):
         (results / name).write_text(text)

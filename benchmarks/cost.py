@@ -21,6 +21,7 @@ from bsvi import runtime
 from bsvi.bench.rounds import Case, interleaved
 from bsvi.config import EXPERIMENTS
 from bsvi.experiments import build_model, build_objective
+from bsvi.report import archive
 from bsvi.report.cells import mean_and_deviation
 from bsvi.report.experiments import Row, group
 from bsvi.report.paper import LABELS
@@ -66,7 +67,10 @@ def timed(name: str, rounds: int) -> dict[str, Any]:
 
 def rows_of(folder: Path, name: str) -> list[Row]:
     """The published runs of an experiment, one row per method."""
-    runs, _ = read_runs([folder / "runs"]) if (folder / "runs").is_dir() else ([], [])
+    if not (folder / archive.NAME).exists():
+        return []
+    with archive.unpacked(folder) as place:
+        runs, _ = read_runs([place])
     return [row for experiment in group(runs) if experiment.name == name for row in experiment.rows]
 
 

@@ -43,7 +43,9 @@ def prepare(app, docname, source):
         if path.is_dir():
             return f"`{words}`"  # a folder has no page
         copied = path.suffix == ".md" and HERE not in path.parents  # a file to look at, such as a table
-        return f"{image}[{words}]({pages.get(path, f'path:{target}' if copied else target)}{anchor or ''})"
+        if copied and path not in pages:
+            return f"{image}[{words}](path:{target})"  # a copy has no places to link to
+        return f"{image}[{words}]({pages.get(path, target)}{anchor or ''})"
 
     text = text.replace("{the table of methods}", methods())
     source[0] = HOME.sub(lambda found: home(found[1]), LINK.sub(link, text))

@@ -1,21 +1,28 @@
-"""What results/ shows is what its run folders give, with all that one needs to make them again."""
+"""What results/ shows is what its archives of runs give, with all that one needs to make it again."""
 
 import json
 import math
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import claims
+from benchmarks import claims, publish
+from bsvi.report import archive
+from bsvi.report.claims import check
 from bsvi.report.experiments import group
-from bsvi.report.run_tables import cost_table
+from bsvi.report.figures import progress
+from bsvi.report.render import to_markdown
+from bsvi.report.run_tables import cost_table, runs_table
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import scores_table
+from bsvi.report.tables import claims_table, differences_table, iwae_table, scores_table
 from tests.report.made_runs import make_run
 
 RESULTS = Path(__file__).parent.parent / "results"
 PUBLISHED = sorted(path.parent for path in RESULTS.glob("*/about.json"))
+LARGE = ("fashion-mnist-mlp", "omniglot-mlp", "svhn-mlp")  # whose claims are in claims.md too
 
 
 def cells(text):
@@ -23,15 +30,90 @@ def cells(text):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
 
 
-@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
-def test_published_tables_are_those_of_the_published_runs(folder):
-    runs, warnings = read_runs([folder / "runs"])
+def sections(folder):
+    """The published tables by name."""
+    _, *parts = re.split(r"^## (.+)\n", (folder / "tables.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def tables_of(experiment, compared):
+    """Every table that the report makes of an experiment."""
+    if compared:
+        yield claims_table(experiment, check(experiment))
+        yield differences_table(experiment)
+    yield from (scores_table(experiment, split) for split in experiment.splits())
+    yield from (iwae_table(experiment), cost_table(experiment), runs_table(experiment))
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(folder, marks=[pytest.mark.slow] * (folder.name in LARGE), id=folder.name) for folder in PUBLISHED],
+)
+def test_published_tables_are_those_of_the_published_runs(folder, tmp_path, monkeypatch):
+    archive.unpack(folder / archive.NAME, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)  # the tables name run folders as runs/...
+    runs, warnings = read_runs([Path("runs")])
     assert runs and not warnings and all(run.state == "scored" for run in runs)
-    for experiment in group(runs):
-        for table in (scores_table(experiment, "test"), cost_table(experiment)):
-            made = [[re.sub(r"\*", "", cell.text) for cell in row] for row in table.rows]
-            shown = cells((folder / "tables" / f"{table.name}.md").read_text().replace("*", "").replace("\\", ""))[2:]
-            assert shown == made, table.name
+    compared = json.loads((folder / "about.json").read_text())["shown"]["page"]
+    found = [table for experiment in group(runs) for table in tables_of(experiment, compared)]
+    made, shown = {table.name: to_markdown(table) for table in found if table}, sections(folder)
+    assert set(shown) == set(made)
+    for name in made:
+        assert cells(shown[name]) == cells(made[name]), name
+        assert shown[name].strip() == made[name].strip(), name  # captions and notes too
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_one_command_makes_all_that_is_shown_again(folder, tmp_path, monkeypatch):
+    again = tmp_path / folder.name
+    again.mkdir()
+    for name in ("about.json", archive.NAME):
+        shutil.copy(folder / name, again / name)
+    monkeypatch.setattr(sys, "argv", ["publish.py", str(again)])
+    publish.main()
+    assert files_in(again) == files_in(folder)
+    assert (again / "tables.md").read_text() == (folder / "tables.md").read_text()
+
+
+def files_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_publishing_leaves_a_handful_of_files_from_which_the_report_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("bsvi.report.make.FIGURES", [progress])  # to be quick
+    for method in ("vae", "bsvi"):
+        make_run(tmp_path / "runs", method, 0, experiment="made", steps=100)
+    unfinished = make_run(tmp_path / "runs", "svi", 0, experiment="made", steps=100)
+    (unfinished / "result.json").unlink()
+    runs, out = unfinished.parent, tmp_path / "results" / "made"
+    words = [
+        "publish.py",
+        str(out),
+        "--runs",
+        str(runs),
+        "--command",
+        "bsvi sweep",
+        "--tables",
+        "--figures",
+        "progress",
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    publish.main()
+    assert files_in(out) == {"about.json", archive.NAME, "tables.md", "figures/made-progress.png"}
+    about = json.loads((out / "about.json").read_text())
+    assert about["commands"] == ["bsvi sweep", "./run python benchmarks/publish.py results/made"] and about["runs"] == 2
+    assert about["left_out_unfinished"] == [unfinished.name]
+    assert {name.split("-")[1] for name in sections(out)} == {"scores", "iwae", "cost", "runs"}
+    text, packed = (out / "tables.md").read_text(), (out / archive.NAME).read_bytes()
+    with archive.unpacked(out) as again:  # publishing what is published changes nothing
+        publish.publish(again, out, ["bsvi sweep"], about["shown"])
+    assert (out / archive.NAME).read_bytes() == packed
+    (out / "tables.md").unlink()
+    shutil.rmtree(runs)
+    monkeypatch.setattr(sys, "argv", words[:2])
+    publish.main()
+    assert (out / "tables.md").read_text() == text and "VAE" in text
 
 
 def test_the_table_of_claims_is_that_of_the_published_runs():
@@ -41,7 +123,7 @@ def test_the_table_of_claims_is_that_of_the_published_runs():
 
 def test_what_is_said_of_the_pixelcnn_is_what_its_tables_say():
     said = (RESULTS / "README.md").read_text().split("## Omniglot, small gated PixelCNN")[1].split("\n## ")[0]
-    tables = (RESULTS / "omniglot-small" / "tables" / "omniglot-small-claims.md").read_text()
+    tables = sections(RESULTS / "omniglot-small")["omniglot-small-claims"]
     figures = re.findall(r"\d+\.\d\d", said)
     assert len(figures) > 15 and set(figures) <= set(re.findall(r"\d+\.\d\d", tables))
     assert "reversed" in said and "less than half" in said and "Two seeds show no claim" in said
@@ -51,34 +133,42 @@ def test_what_is_said_of_the_pixelcnn_is_what_its_tables_say():
 def test_the_table_of_claims_names_fewer_seeds_and_runs_that_were_left_out(tmp_path):
     for method in ("vae", "svi", "bsvi"):
         for seed in (0, 1, 2) if method != "bsvi" else (0, 1):
-            folder = make_run(tmp_path / "made", method, seed, experiment="omniglot-mlp", steps=100)
-            (tmp_path / "omniglot-mlp" / "runs").mkdir(parents=True, exist_ok=True)
-            folder.rename(tmp_path / "omniglot-mlp" / "runs" / folder.name)
-    odd = make_run(tmp_path / "omniglot-mlp" / "runs", "vae", 0, experiment="omniglot-mlp", steps=400)
+            make_run(tmp_path / "made", method, seed, experiment="omniglot-mlp", steps=100)
+    odd = make_run(tmp_path / "odd", "vae", 0, experiment="omniglot-mlp", steps=400)
+    odd.rename(tmp_path / "made" / "omniglot-mlp" / "odd")
+    (tmp_path / "omniglot-mlp").mkdir()
+    archive.pack(tmp_path / "made" / "omniglot-mlp", tmp_path / "omniglot-mlp" / archive.NAME)
     text = claims.table(tmp_path)
     shown = {row[0]: row[1] for row in cells(text)}
     assert shown["SVI-k′ beats the VAE"].endswith("**holds**")
     assert shown["BSVI-k beats SVI-k′"].endswith("**not shown** (2 seeds)")
-    assert odd.exists() and "omniglot-mlp: Left out" in text and "VAE (steps = 400), 1 run." in text
+    assert "omniglot-mlp: Left out" in text and "VAE (steps = 400), 1 run." in text
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
 def test_published_runs_say_how_they_were_made(folder):
     about = json.loads((folder / "about.json").read_text())
-    assert len(about["commands"]) >= 2 and all(command.startswith("bsvi ") for command in about["commands"])
-    configs = [json.loads(path.read_text()) for path in folder.glob("runs/*/config.json")]
+    *made, again = about["commands"]
+    assert made and all(command.startswith("bsvi ") for command in made)
+    assert again == f"./run python benchmarks/publish.py results/{folder.name}"
+    with archive.unpacked(folder) as runs:
+        configs = [json.loads(path.read_text()) for path in runs.glob("*/config.json")]
     assert len(configs) == about["runs"]
     for config in configs:
         assert re.fullmatch("[0-9a-f]{64}", config["data"]["sha256"]) and config["git"] and config["versions"]["torch"]
 
 
-def test_results_are_small_and_name_no_place_of_a_machine():
+def test_results_are_few_and_small_and_name_no_place_of_a_machine():
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 30e6
-    texts = [path for path in files if path.suffix in (".json", ".jsonl", ".md", ".csv", ".tex", ".txt", ".html")]
-    assert len(texts) > 50
-    for path in texts:
-        assert not re.search(r"(?<![\w.])/(work|home|root|tmp|mnt)/", path.read_text()), path
+    assert len(files) <= 80 and sum(path.stat().st_size for path in files) < 15e6
+    named = {str(path): path.read_text() for path in files if path.suffix in (".json", ".md", ".html")}
+    for folder in PUBLISHED:
+        with archive.unpacked(folder) as runs:
+            texts = [path for path in runs.rglob("*") if path.suffix in (".json", ".jsonl", ".txt")]
+            named |= {f"{folder}: {path.relative_to(runs)}": path.read_text() for path in texts}
+    assert len(named) > 600
+    for name, text in named.items():
+        assert not re.search(r"(?<![\w.])/(work|home|root|tmp|mnt)/", text), name
 
 
 @pytest.mark.parametrize("page", sorted(RESULTS.glob("*/index.html")), ids=lambda page: page.parent.name)
