@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from bsvi import runtime
 from bsvi.bench.rounds import Case, interleaved
-from bsvi.config import EXPERIMENTS
-from bsvi.experiments import build_model, build_objective
+from bsvi.experiments.config import EXPERIMENTS
+from bsvi.experiments.build import build_model, build_objective
 from bsvi.report import archive
 from bsvi.report.cells import mean_and_deviation
 from bsvi.report.experiments import Row, group
 from bsvi.report.paper import LABELS
 from bsvi.report.runs import read_runs
 from bsvi.report.style import look, new_figure, styled, to_bytes
+from bsvi.system import runtime
 
 PLACES = {  # networks, and the shape and likelihood of their images
     "omniglot-mlp": ((1, 28, 28), "bernoulli"),

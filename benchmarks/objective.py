@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 import bsvi
-from bsvi import nets, runtime
+from bsvi import nets
+from bsvi.system import runtime
 
 BATCH, LATENT, K = 50, 32, 9
 LR, MOMENTUM, CLIP = 0.02, 0.5, 50**0.5

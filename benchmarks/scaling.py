@@ -25,10 +25,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 import bsvi
-from bsvi.config import EXPERIMENTS
-from bsvi.distributed import Ranks
-from bsvi.experiments import build_model, build_objective
-from bsvi.team import Team
+from bsvi.experiments.build import build_model, build_objective
+from bsvi.experiments.config import EXPERIMENTS
+from bsvi.training.distributed import Ranks
+from bsvi.training.team import Team
 
 BATCH = 50
 MLP = EXPERIMENTS["digits"].net.model_copy(update={"kind": "mlp"})

@@ -20,8 +20,8 @@ import torch
 
 import bsvi
 from bsvi.data import evaluation_batches
-from bsvi.scores import Scores
-from bsvi.trained import load_trained
+from bsvi.evaluation.scores import Scores
+from bsvi.experiments.trained import load_trained
 
 READINGS = {  # MATHS 1.4: lr, norm at which the mean's and the log-variance's gradient are clipped, per example or batch
     "per example": {"svi.lr": "0.02", "svi.max-grad-norm": str(50**0.5), "svi.clip": "example"},

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 import bsvi
-from bsvi.config import EXPERIMENTS, Experiment
-from bsvi.experiments import build_model, build_objective
-from bsvi.health import Meter
-from bsvi.runs import Run
-from bsvi.state import Looks, capture
-from bsvi.watch import Screen
+from bsvi.experiments.build import build_model, build_objective
+from bsvi.experiments.config import EXPERIMENTS, Experiment
+from bsvi.runs.folder import Run
+from bsvi.training.health import Meter
+from bsvi.training.state import Looks, capture
+from bsvi.training.watch import Screen
 
 MLP = EXPERIMENTS["digits"].net.model_copy(update={"kind": "mlp"})
 CASES = {  # settings, shape of the images, steps of a round

@@ -7,17 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bsvi.annealing import ais
     from bsvi.bounds import giwae, responsibilities
     from bsvi.buffer_weights import Last, Learned, Uniform, buffer_weight_average
-    from bsvi.evaluation import evaluate
-    from bsvi.gap import amortization_gap
+    from bsvi.evaluation.ais import ais
+    from bsvi.evaluation.evaluate import evaluate
+    from bsvi.evaluation.gap import amortization_gap
     from bsvi.methods import METHODS, Method, objective
     from bsvi.model import VAE, DiagonalGaussian, Model
     from bsvi.objectives import Estimate, Objective
     from bsvi.refine import SVI, Amortized
     from bsvi.theta import AllDraws, LastDraw, Recomputed, Resampled
-    from bsvi.training import Training, train
+    from bsvi.training.loop import Training, train
     from bsvi.trajectory import Trajectory
 
 __version__ = "0.1.0"
@@ -44,11 +44,11 @@ _HOME = {
     "METHODS": "methods",
     "Method": "methods",
     "objective": "methods",
-    "evaluate": "evaluation",
-    "amortization_gap": "gap",
-    "ais": "annealing",
-    "train": "training",
-    "Training": "training",
+    "evaluate": "evaluation.evaluate",
+    "amortization_gap": "evaluation.gap",
+    "ais": "evaluation.ais",
+    "train": "training.loop",
+    "Training": "training.loop",
 }
 
 __all__ = [

@@ -6,7 +6,7 @@ import re
 import sys
 from importlib import import_module
 
-from bsvi.files import printable
+from bsvi.system.files import printable
 
 VERBS = {
     "train": "train one method on one experiment; run the same command again to resume",

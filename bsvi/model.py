@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -142,25 +141,6 @@ class VAE(nn.Module):
         if self.prior is None or isinstance(self.prior, Distribution):
             return self.prior  # type: ignore[return-value]
         return self.prior()
-
-
-def rsample_and_log_prob(q: Distribution, shape: Shape) -> tuple[Tensor, Tensor]:
-    """A draw and its ln q: both at once where the family has a method of this name, as DiagonalGaussian and zuko's flows.
-
-    A subclass that changes ``rsample`` or ``log_prob`` below that method is asked for both one by one.
-    """
-    if _has_both(type(q)):  # type: ignore[arg-type]
-        return q.rsample_and_log_prob(shape)  # type: ignore[attr-defined]
-    z = q.rsample(torch.Size(shape))
-    return z, q.log_prob(z)
-
-
-@cache
-def _has_both(family: type) -> bool:
-    def depth(name: str) -> int:
-        return next((i for i, base in enumerate(family.__mro__) if name in vars(base)), len(family.__mro__))
-
-    return depth("rsample_and_log_prob") <= min(depth("rsample"), depth("log_prob"), len(family.__mro__) - 1)
 
 
 def trainable(model: object) -> list[Tensor]:

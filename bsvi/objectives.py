@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bsvi.bounds import giwae
 from bsvi.buffer_weights import Uniform
-from bsvi.checks import check_model, check_repeats
+from bsvi.checks.trial import check_model, check_repeats
 from bsvi.model import Model
 from bsvi.refine import SVI, Amortized, Refinement
 from bsvi.theta import AllDraws, LastDraw, ThetaRule

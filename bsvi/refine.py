@@ -9,22 +9,9 @@ from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, runtime_ch
 import torch
 from torch import Tensor
 
+from bsvi.draws import Draw, Weighed, closed_form_kl, draw, encode, posterior, weigh, weigh_draw, without_zero_weights
 from bsvi.model import Model, frozen, reached, trainable
-from bsvi.trajectory import (
-    Buffer,
-    Draw,
-    GraphSize,
-    Trajectory,
-    Weighed,
-    closed_form_kl,
-    draw,
-    encode,
-    held_once,
-    posterior,
-    weigh,
-    weigh_draw,
-    without_zero_weights,
-)
+from bsvi.trajectory import Buffer, GraphSize, Trajectory, held_once
 
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
 

@@ -11,8 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bsvi.draws import any_true, log_likelihood, log_prior, repeat
 from bsvi.model import Model, reached
-from bsvi.trajectory import Trajectory, any_true, log_likelihood, log_prior, repeat
+from bsvi.trajectory import Trajectory
 
 
 class ThetaRule:

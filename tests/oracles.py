@@ -102,7 +102,7 @@ class Counted(nn.Module):
 
 
 def being_tried() -> bool:
-    """Whether bsvi.checks is asking: two passes of a few examples, once for a model, which no method counts."""
+    """Whether bsvi.checks.trial is asking: two passes of a few examples, once for a model, which no method counts."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_try_twice":

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from bsvi.cli import VERBS, main
-from bsvi.engines.attempt import wait_until_free
-from bsvi.runs import Run
+from bsvi.runs.folder import Run
+from bsvi.sweeps.attempt import wait_until_free
 
 TINY = ["--net.kind", "mlp", "--net.hidden", "16", "--net.latent", "4", "--svi.steps", "2", "--steps", "20"]
 TINY += ["--valid-every", "10", "--log-every", "5", "--logger", "none", "--threads", "1"]

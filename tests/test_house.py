@@ -10,68 +10,31 @@ import pytest
 import bsvi
 
 ROOT = Path(bsvi.__file__).parent
-NOTHING: set[str] = set()
-CORE = {"bounds", "buffer_weights", "model", "trajectory", "refine", "theta", "checks", "objectives"}
-MAY_IMPORT = {  # what each module or folder may import of bsvi
-    "__init__": CORE | {"methods", "annealing", "evaluation", "gap", "training"},
-    "bounds": NOTHING,
-    "buffer_weights": NOTHING,
-    "model": NOTHING,
-    "closures": NOTHING,
-    "identity": {"closures", "model"},
-    "hidden": {"closures", "model"},
-    "checks": {"hidden", "identity", "trajectory"},
-    "nets": NOTHING,
-    "data": {"files"},
-    "runtime": NOTHING,
-    "terminal": NOTHING,
-    "report": {"arrays", "files", "reading"},
-    "bench": CORE | {"methods", "nets", "runtime", "terminal"},
-    "trajectory": {"model"},
-    "refine": {"model", "trajectory"},
-    "theta": {"model", "trajectory"},
-    "objectives": CORE - {"objectives"},
-    "methods": CORE,
-    "config": {"files"},
-    "files": NOTHING,
-    "reading": {"files"},
-    "arrays": {"files", "reading"},
-    "weights": {"reading"},
-    "checkpoint": {"reading"},
-    "lock": {"files", "reading"},
-    "runs": {"checkpoint", "files", "lock", "reading", "weights"},
-    "team": {"objectives"},  # for its types alone
-    "health": CORE | {"team"},
-    "signals": NOTHING,
-    "streams": NOTHING,
-    "state": {"health"},
-    "validation": CORE | {"health", "signals", "streams", "team"},
-    "training": CORE | {"health", "runs", "signals", "state", "streams", "team", "validation"},
-    "shares": CORE | {"noise"},
-    "distributed": CORE | {"runtime", "shares", "team"},
-    "watch": {"files", "runs", "training", "experiments", "terminal"},
-    "experiments": CORE | {"methods", "nets", "data", "config", "training"},
-    "batching": {"config"},
-    "results": {"checkpoint", "files", "reading"},
-    "sweep": {"config", "files", "reading", "results", "team"},
-    "engines": {"files", "reading", "sweep"},
-    "plan": {"config", "data", "experiments"},
-    "pace": CORE | {"config", "data", "evaluation", "experiments", "plan", "runtime", "training"},
-    "counting": CORE | {"bench", "config", "experiments", "pace", "plan", "training"},
-    "trained": {"config", "data", "experiments", "files", "model", "objectives", "reading", "runs", "weights"},
-    "pictures": {"data", "files", "model"},
-    "cli": {"commands", "files", "__version__"},
-    "__main__": {"cli"},
-    "record": {"files", "reading"},
-    "scores": {"arrays", "files", "reading"},
-    "diagnostics": {"bounds"},
-    "noise": {"model", "trajectory"},
-    "measure": CORE | {"identity", "noise", "record"},
-    "evaluation": CORE | {"diagnostics", "measure", "noise", "scores"},
-    "gap": CORE | {"diagnostics", "evaluation", "measure", "noise", "scores"},
-    "hmc": {"model"},
-    "annealing": CORE | {"diagnostics", "evaluation", "hmc", "measure", "noise", "scores"},
+FLOORS = [  # a room imports itself and lower floors only; files at the top of bsvi/, and checks/, are the paper
+    {"system"},
+    {"paper", "nets", "data", "runs", "report"},
+    {"training", "evaluation"},
+    {"experiments", "adapters"},
+    {"sweeps", "planning", "bench"},
+    {"commands", "cli", "__main__", "__init__"},
+]
+PAPER = {
+    "bounds",
+    "buffer_weights",
+    "model",
+    "draws",
+    "trajectory",
+    "refine",
+    "theta",
+    "objectives",
+    "methods",
+    "checks",
 }
+NEVER = {("training", "nets"), ("training", "data"), ("evaluation", "nets"), ("evaluation", "data")}
+
+
+def room_of(module):
+    return "paper" if module in PAPER else module
 
 
 def imported(path):
@@ -89,11 +52,20 @@ def imported(path):
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_only_go_down(path):
-    room = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if room == "commands":  # the verbs sit on top of everything; cli alone calls them
-        return
-    assert room in MAY_IMPORT, f"{room} is new: say in MAY_IMPORT what it may import"
-    assert set(imported(path)) - {room} <= MAY_IMPORT[room]
+    """Lazy imports and those for types alone count, too."""
+    floor = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+    room = room_of(path.relative_to(ROOT).parts[0].removesuffix(".py"))
+    for other in map(room_of, set(imported(path)) - {"__version__"}):
+        below = floor[other] < floor[room] or room in ("cli", "__main__")
+        assert other == room or below, f"{room} must not import {other}"
+        assert (room, other) not in NEVER, f"{room} must not import {other}"
+
+
+def test_at_the_top_of_the_package_stands_the_paper_alone():
+    files = {path.stem for path in ROOT.glob("*.py")} - {"__init__", "__main__", "cli"}
+    assert files == PAPER - {"checks"}
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms <= set.union(*FLOORS) | {"checks"}
 
 
 def test_every_public_name_is_there_and_documented():
@@ -110,15 +82,16 @@ def test_no_public_name_is_the_name_of_a_module():
     assert modules.isdisjoint(bsvi.__all__)
 
 
-def test_importing_bsvi_does_not_import_torch():
-    code = "import sys, bsvi; bsvi.__version__; assert 'torch' not in sys.modules"
+def test_importing_bsvi_or_a_room_does_not_import_torch():
+    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"nets", "data"}  # which are torch itself
+    code = f"import sys, bsvi, {', '.join(f'bsvi.{room}' for room in sorted(rooms))}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 PLAIN = {"open", "read_text", "write_text", "write_bytes", "load_file", "safe_open", "mkstemp", "NamedTemporaryFile"}
-MAY_OPEN = {  # who may open files by other ways than bsvi.files, and why
-    "files.py": "it is the way",
-    "config.py": "--config names a file of the user's own, a pipe among them",
+MAY_OPEN = {  # who may open files by other ways than bsvi.system.files, and why
+    "system/files.py": "it is the way",
+    "experiments/config.py": "--config names a file of the user's own, a pipe among them",
     "commands/plan.py": "--json does too",
     "data/": "images are the user's own; bsvi/data/integrity.py guards them",
     "bench/": "it reads no run folder",
@@ -145,4 +118,6 @@ def test_files_of_run_folders_are_opened_in_one_way(path):
             name = node.func.attr if method else getattr(node.func, "id", "")
             plain = name in PLAIN or (method and name == "read_bytes" and "cmdline" not in text)
             plain = plain or text.startswith(("os.replace", "os.rename", "np.load"))
-            assert not plain or any(word in text for word in HARMLESS), f"line {node.lineno}: {text}; use bsvi.files"
+            assert not plain or any(word in text for word in HARMLESS), (
+                f"line {node.lineno}: {text}; use bsvi.system.files"
+            )

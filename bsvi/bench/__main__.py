@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bsvi.runtime import start
-from bsvi.terminal import Parser
+from bsvi.system.runtime import start
+from bsvi.system.terminal import Parser
 
 
 def say(line: str) -> None:
@@ -87,7 +87,7 @@ def measure(options: argparse.Namespace) -> Any:
     """Run what the options ask for, print its table, return its result."""
     from bsvi.bench import decoder, memory, sampling, sizes
     from bsvi.bench.rounds import Clock
-    from bsvi.runtime import Runtime
+    from bsvi.system.runtime import Runtime
 
     clock: Clock = "cpu" if options.clock == "cpu" else "wall"
     if clock == "cpu":

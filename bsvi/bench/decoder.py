@@ -15,7 +15,7 @@ from bsvi.bench.port import PlainPixelCNN
 from bsvi.bench.rounds import Case, Clock, Rounds, interleaved
 from bsvi.bench.steps import STEPS, Freeze, count_flops, frozen, unfrozen
 from bsvi.nets import PAPER_KERNELS, PixelCNN, ResNetEncoder
-from bsvi.runtime import compile_decoder, compiler_problem, keep_freed_memory, set_allocator
+from bsvi.system.runtime import compile_decoder, compiler_problem, keep_freed_memory, set_allocator
 
 VARIANTS = ("port", "port+allocator", "direct", "eager", "compiled", "compiled-unfrozen")
 

@@ -11,7 +11,7 @@ from bsvi.bench.decoder import DecoderBench, build
 from bsvi.bench.port import PlainPixelCNN
 from bsvi.bench.steps import STEPS
 from bsvi.nets import ResNetEncoder
-from bsvi.runtime import keep_freed_memory
+from bsvi.system.runtime import keep_freed_memory
 method, variant, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
 s = DecoderBench(batch=batch)
 weights = PlainPixelCNN(s.latent, s.image, s.channels, s.kernels).state_dict()

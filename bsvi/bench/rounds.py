@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from bsvi.runtime import page_faults
+from bsvi.system.runtime import page_faults
 
 Clock = Literal["wall", "cpu"]
 

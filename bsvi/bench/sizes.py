@@ -21,7 +21,7 @@ from bsvi.nets import (
     PixelCNN,
     ResNetEncoder,
 )
-from bsvi.runtime import compile_decoder, keep_freed_memory
+from bsvi.system.runtime import compile_decoder, keep_freed_memory
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,14 @@
 """Training steps of three methods as short hand loops: what is timed is the networks, not the library around them."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bsvi import model
+from bsvi.nets.flops import convolution_backward_flops
 
 Freeze = Callable[[nn.Module], AbstractContextManager[None]]
 
@@ -71,17 +70,9 @@ def _refined(
 STEPS = {"svi-10": svi_10, "bsvi-9-sir": bsvi_9_sir, "vae": vae}
 
 
-def _convolution_backward_flops(
-    grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *rest: Any, out_shape: Any = None
-) -> int:
-    """Return a forward convolution's count for each gradient asked for: torch's own count forgets the groups."""
-    wanted = rest[-1]
-    return 2 * math.prod(grad) * math.prod(weight[1:]) * (bool(wanted[0]) + bool(wanted[1]))
-
-
 def count_flops(step: Callable[..., None], encoder: nn.Module, decoder: nn.Module, x: Tensor) -> int:
     """Return the floating-point operations of one step as torch counts them (matrix products and convolutions)."""
-    mapping = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
+    mapping = {torch.ops.aten.convolution_backward: convolution_backward_flops}
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         step(encoder, decoder, x)
     for module in (encoder, decoder):

@@ -6,11 +6,11 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.config import DATA_SETS, Experiment, differences
-from bsvi.runs import Run, RunError
+from bsvi.experiments.config import DATA_SETS, Experiment, differences
+from bsvi.runs.folder import Run, RunError
 
 if TYPE_CHECKING:
-    from bsvi.experiments import Built
+    from bsvi.experiments.build import Built
 
 
 def stored_about(run: Run, experiment: Experiment) -> dict[str, Any] | None:
@@ -51,14 +51,14 @@ def moved(stored: dict[str, Any], experiment: Experiment) -> bool:
         return False
     if str(Path(new).resolve()) == stored["data"].get("path"):
         return True
-    from bsvi.experiments import load_data
+    from bsvi.experiments.build import load_data
 
     return load_data(experiment).sha256 == stored["data"].get("sha256")
 
 
 def describe(experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:
     """What config.json says: written before the first step."""
-    from bsvi.experiments import describe_data
+    from bsvi.experiments.build import describe_data
 
     return {
         "experiment": experiment.experiment,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from bsvi.terminal import open_console
+from bsvi.system.terminal import open_console
 
 RECENT = 100  # batches by which the pace is judged
 EVERY = 10.0  # seconds between lines where there is no terminal

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bsvi import batching, results, runtime
 from bsvi.commands.bar import Bar
 from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for_all, which
-from bsvi.record import share_of
-from bsvi.team import Place, leave
-from bsvi.team import place as this_place
-from bsvi.terminal import Parser
+from bsvi.experiments import batching
+from bsvi.runs import results
+from bsvi.runs.store import share_of
+from bsvi.system import runtime
+from bsvi.system.terminal import Parser
+from bsvi.training.team import Place, leave
+from bsvi.training.team import place as this_place
 
 LARGEST = 1 << 63  # whole numbers beyond this fit no tensor
 
@@ -62,8 +64,8 @@ def do_share(
     arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, share: tuple[int, int], store: Path
 ) -> None:
     """Evaluate this process's share of the images into the file of this share."""
-    from bsvi.annealing import ais
-    from bsvi.evaluation import evaluate
+    from bsvi.evaluation.ais import ais
+    from bsvi.evaluation.evaluate import evaluate
 
     quiet = arguments.quiet or share[0] > 1
     mine: Any = share_batches(split, arguments.batch_size, share, trained.device)
@@ -80,7 +82,7 @@ def do_share(
 
 def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: Bar) -> int:
     """Evaluate what is not in the store yet; keep and print the numbers."""
-    from bsvi.evaluation import evaluate
+    from bsvi.evaluation.evaluate import evaluate
 
     results.read(trained.folder / "scores.json")  # what is damaged is told before the work, not after it
     with progress:
@@ -139,7 +141,7 @@ def ais_store(store: Path) -> Path:
 
 def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: Any, store: Path) -> dict[str, Any]:
     """AIS as an independent judge of the log-likelihood: what the other estimates of the same images differ from it."""
-    from bsvi.annealing import ais
+    from bsvi.evaluation.ais import ais
 
     few = split.take(arguments.ais)
     with Bar(f"{trained.folder.name} AIS", len(few), arguments.quiet) as bar:
@@ -192,8 +194,8 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], int]) -> tuple[Any, Any, Bar, Any]:
     """The trained run, its images, a progress bar, and the run's SVI settings; ``passes(svi)`` is what an image costs."""
+    from bsvi.experiments.trained import load_trained
     from bsvi.refine import SVI
-    from bsvi.trained import load_trained
 
     check(arguments)
     started = runtime.start(runtime.Runtime(arguments.device, arguments.threads, arguments.compile))

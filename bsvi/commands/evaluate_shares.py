@@ -18,10 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bsvi.files import read_bytes
-from bsvi.record import LIMIT, share_of
-from bsvi.runtime import cores
-from bsvi.team import Place, end_with_parent
+from bsvi.runs.store import LIMIT, share_of
+from bsvi.system.files import read_bytes
+from bsvi.system.runtime import cores
+from bsvi.training.team import Place, end_with_parent
 
 PATIENCE = timedelta(days=7)  # the first process may have to wait for the slowest share
 
@@ -62,7 +62,7 @@ def waiting_for_all(place: Place | None) -> Iterator[Callable[[], object]]:
     if place is None:
         yield lambda: None
         return
-    from bsvi.distributed import joined
+    from bsvi.training.distributed import joined
 
     with joined(place, "cpu", PATIENCE) as team:  # they exchange no tensors, so gloo will do for GPUs too
         yield lambda: team.total(0.0)

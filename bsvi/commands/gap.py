@@ -4,11 +4,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bsvi import batching, results
 from bsvi.commands.evaluate import add_common, batches, prepare
-from bsvi.files import open_to_read
-from bsvi.reading import parse_json
-from bsvi.terminal import Parser
+from bsvi.experiments import batching
+from bsvi.runs import results
+from bsvi.system.files import open_to_read
+from bsvi.system.reading import parse_json
+from bsvi.system.terminal import Parser
 
 
 def main(words: list[str]) -> int:
@@ -23,8 +24,8 @@ def main(words: list[str]) -> int:
 
     import torch
 
-    from bsvi import pictures
-    from bsvi.gap import amortization_gap
+    from bsvi.evaluation.gap import amortization_gap
+    from bsvi.experiments import pictures
 
     trained, split, progress, _ = prepare(
         arguments, "test", lambda _: batching.gap_passes(arguments.k, arguments.steps)
@@ -59,7 +60,7 @@ def main(words: list[str]) -> int:
 
 def store_of(arguments: argparse.Namespace, trained: Any) -> Path:
     """Where finished images are kept: another question, or another model, has another file."""
-    from bsvi.measure import model_hash
+    from bsvi.evaluation.passes import model_hash
 
     old = trained.folder / "gap-test.jsonl"  # one name for all questions, of an earlier version
     asked = {"k": arguments.k, "seed": arguments.seed, "model": model_hash(trained.model)}

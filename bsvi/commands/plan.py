@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from bsvi.bench.devices import DEVICES, find_device
 from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
-from bsvi.config import EXPERIMENTS, LONGEST, MOST, MethodName
-from bsvi.terminal import Parser
+from bsvi.experiments.config import EXPERIMENTS, LONGEST, MOST, MethodName
+from bsvi.planning.devices import DEVICES, find_device
+from bsvi.system.terminal import Parser
 
 if TYPE_CHECKING:
     from bsvi.commands.train_flags import Command
-    from bsvi.plan import Plan
+    from bsvi.planning.plan import Plan
 
 METHODS: tuple[str, ...] = get_args(MethodName)
 MEASURED = ("cpu", "cuda")
@@ -121,10 +121,10 @@ def make(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan
     first = next(iter(commands.values()))
     started: Any = start(name, first, arguments.clock) if here else None  # a missing GPU is told at once
 
-    from bsvi.batching import batch_size, evaluate_passes
-    from bsvi.counting import count_all, priced
-    from bsvi.pace import measure
-    from bsvi.plan import Evaluation, images_of, make_plan
+    from bsvi.experiments.batching import batch_size, evaluate_passes
+    from bsvi.planning.counting import count_all, priced
+    from bsvi.planning.pace import measure
+    from bsvi.planning.plan import Evaluation, images_of, make_plan
 
     experiments = {method: experiment_of(command) for method, command in commands.items()}
     e = next(iter(experiments.values()))
@@ -147,7 +147,7 @@ def make(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan
 
 
 def start(name: Any, command: "Command", clock: str) -> Any:
-    from bsvi import runtime
+    from bsvi.system import runtime
 
     if clock == "cpu" and (name != "cpu" or command.threads > 1):
         raise ValueError("--clock cpu measures one thread of the CPU: leave --device cuda and --threads out")

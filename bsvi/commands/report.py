@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from bsvi.terminal import Parser
+from bsvi.system.terminal import Parser
 
 
 def main(words: list[str]) -> int:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bsvi.commands.evaluate import add_data
-from bsvi.terminal import Parser
+from bsvi.system.terminal import Parser
 
 MOST = 100_000  # images of one grid
 
@@ -25,7 +25,8 @@ def main(words: list[str]) -> int:
     if not 0 <= arguments.seed < 1 << 63:
         parser.error(f"--seed must be a whole number from 0 to 2**63 - 1, got {arguments.seed}")
 
-    from bsvi import pictures, runtime, trained
+    from bsvi.experiments import pictures, trained
+    from bsvi.system import runtime
 
     started = runtime.start(runtime.Runtime(arguments.device, compile="off"))
     run = trained.load_trained(arguments.run, started.device)

@@ -8,8 +8,8 @@ from pathlib import Path
 from bsvi.commands.sweep_display import Display
 from bsvi.commands.sweep_flags import parse
 from bsvi.commands.sweep_plan import dry_run, make_plan
-from bsvi.runtime import cores as available_cores
-from bsvi.sweep import Job, run_jobs
+from bsvi.sweeps.jobs import Job, run_jobs
+from bsvi.system.runtime import cores as available_cores
 
 
 def main(words: list[str]) -> int:
@@ -66,7 +66,7 @@ def on_local(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bo
 
 
 def on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
-    from bsvi.engines.on_ray import RayEngine, RaySettings
+    from bsvi.sweeps.on_ray import RayEngine, RaySettings
 
     settings = RaySettings(arguments.address, arguments.cpus_per_run, arguments.gpus_per_run, arguments.jobs)
     if all(job.next_words() is None for job in plan):
@@ -86,7 +86,7 @@ def on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool
 
 def on_slurm(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
     """True when the jobs were submitted and are left alone."""
-    from bsvi.engines.on_slurm import SlurmEngine, SlurmSettings
+    from bsvi.sweeps.on_slurm import SlurmEngine, SlurmSettings
 
     settings = SlurmSettings(
         folder=arguments.runs / arguments.experiment / "slurm",

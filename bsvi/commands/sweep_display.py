@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bsvi.commands.sweep_plan import clock
-from bsvi.files import open_to_read
-from bsvi.reading import read_json
-from bsvi.sweep import ENDED, Job
-from bsvi.terminal import open_console
+from bsvi.sweeps.jobs import ENDED, Job
+from bsvi.system.files import open_to_read
+from bsvi.system.reading import read_json
+from bsvi.system.terminal import open_console
 
 RUNNING = ("training", "evaluating")
 ORDER = (*RUNNING, "failed", "stopped", "waiting", "done")  # who is shown first where there is no room for all

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bsvi.config import EXPERIMENTS, LONGEST
-from bsvi.terminal import Parser
+from bsvi.experiments.config import EXPERIMENTS, LONGEST
+from bsvi.system.terminal import Parser
 
 DESCRIPTION = "Train and evaluate several methods and seeds: all that is not finished yet. Run it again to go on."
 INSTEAD = {  # flags of bsvi train that would make all runs one

@@ -8,9 +8,9 @@ from functools import partial
 from bsvi.commands.about import changed_fields
 from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
-from bsvi.config import MOST_SEED
-from bsvi.runs import Run, RunError
-from bsvi.sweep import Job, is_scored
+from bsvi.experiments.config import MOST_SEED
+from bsvi.runs.folder import Run, RunError
+from bsvi.sweeps.jobs import Job, is_scored
 
 MOST_SEEDS = 10_000  # of one sweep
 METHODS = ("vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
@@ -112,7 +112,7 @@ def measured_pace(plan: list[Job], threads: int) -> float:
                     return float(result["seconds"] / result["decoder_calls"])
     import torch
 
-    from bsvi.experiments import build_model, build_objective
+    from bsvi.experiments.build import build_model, build_objective
 
     e = plan[0].experiment.model_copy(update={"method": "bsvi-sir"})
     shape = {"digits": (1, 8, 8), "svhn": (1, 32, 32)}.get(e.data.name, (1, 28, 28))
@@ -128,7 +128,7 @@ def measured_pace(plan: list[Job], threads: int) -> float:
 
 
 def decoder_calls(job: Job) -> int:
-    from bsvi.experiments import build_objective
+    from bsvi.experiments.build import build_objective
 
     return build_objective(job.experiment).decoder_calls
 

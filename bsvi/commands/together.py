@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from bsvi.team import Place, Team
+from bsvi.training.team import Place, Team
 
 SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
 GRACE = 10.0  # seconds that the first of several processes has to tell why all end
 
 
 class Stopped(BaseException):
-    """A signal at start-up, when there is nothing to save; while training goes on, bsvi.signals takes them."""
+    """A signal at start-up, when there is nothing to save; while training goes on, bsvi.system.signals takes them."""
 
 
 @contextlib.contextmanager
@@ -84,6 +84,6 @@ def joined(place: Place | None, device: str) -> contextlib.AbstractContextManage
     """This process alone, or together with the others that torchrun has started."""
     if place is None:
         return contextlib.nullcontext(Team())
-    from bsvi import distributed
+    from bsvi.training import distributed
 
     return distributed.joined(place, device)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bsvi import runtime
 from bsvi.commands.about import stored_about
 from bsvi.commands.together import SIGNAL_CODES, Stopped, heard, joined, silent, stopped_at_once, told
 from bsvi.commands.train_flags import Command, experiment_of, parse
 from bsvi.commands.train_start import begin, check_words, default_folder
-from bsvi.config import Experiment
-from bsvi.runs import Run, RunError
-from bsvi.team import Place, Team, leave
-from bsvi.team import place as this_place
+from bsvi.experiments.config import Experiment
+from bsvi.runs.folder import Run, RunError
+from bsvi.system import runtime
+from bsvi.training.team import Place, Team, leave
+from bsvi.training.team import place as this_place
 
 
 def main(words: list[str]) -> int:
@@ -79,9 +79,9 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
     """Train in a run folder that this process, or the first of its team, owns or will ``take``; returns the exit code."""
     team.found(lambda: stored_about(run, experiment))
 
-    from bsvi import experiments
-    from bsvi.training import NotFinite, Watcher, train
-    from bsvi.watch import Screen
+    from bsvi.experiments import build as experiments
+    from bsvi.training.loop import NotFinite, Watcher, train
+    from bsvi.training.watch import Screen
 
     started = runtime.start(runtime.Runtime(command.device, command.threads, command.compile))
     quiet = command.quiet or not team.first
@@ -131,10 +131,11 @@ def say(run: Run, line: str) -> None:
 
 def make_loggers(command: Command, run: Run, about: dict[str, Any]) -> list[Any]:
     """TensorBoard where it is installed, wandb where it is asked for."""
-    from bsvi.watch import TensorBoard, Wandb
+    from bsvi.experiments.build import reconstructions
+    from bsvi.training.watch import TensorBoard, Wandb
 
     if command.logger == "wandb":
         return [Wandb(run.folder, about)]
     if command.logger == "tensorboard" and importlib.util.find_spec("tensorboard") is not None:
-        return [TensorBoard(run.folder)]
+        return [TensorBoard(run.folder, reconstructions)]
     return []

@@ -12,8 +12,8 @@ from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, Field, ValidationError
 
-from bsvi.config import DATA_SETS, EXPERIMENTS, Experiment, first_problem, read_toml, update
-from bsvi.runs import Run, RunError
+from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Experiment, first_problem, read_toml, update
+from bsvi.runs.folder import Run, RunError
 
 
 class Command(Experiment):

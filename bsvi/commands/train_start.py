@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from bsvi.commands.about import check_same, describe, identity, stored_about, versions
 from bsvi.commands.train_flags import Command
-from bsvi.config import Experiment
-from bsvi.runs import Run, RunError
+from bsvi.experiments.config import Experiment
+from bsvi.runs.folder import Run, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bsvi.experiments import Built
+    from bsvi.experiments.build import Built
 
     Found = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -74,7 +74,7 @@ def begin(
 
 def check_unclaimed(run: Run, built: "Built", forking: bool) -> None:
     """RunError where a folder without config.json holds another run, or one that cannot be told from another."""
-    from bsvi.state import size_limit
+    from bsvi.training.state import size_limit
 
     left = [path.name for path in run.checkpoints()]
     left += [name for name in LEFT if os.path.lexists(run.folder / name)]
@@ -91,7 +91,7 @@ def check_unclaimed(run: Run, built: "Built", forking: bool) -> None:
 
 def find_fork(run: Run, source: Run, built: "Built") -> "Found":
     """The newest whole checkpoint of another run, which fits these networks."""
-    from bsvi.state import check_fit, make_optimizer, size_limit
+    from bsvi.training.state import check_fit, make_optimizer, size_limit
 
     if source.folder.resolve() == run.folder.resolve():
         raise RunError(f"--fork {run.folder} is the run itself; name a new folder")
@@ -106,8 +106,8 @@ def find_fork(run: Run, source: Run, built: "Built") -> "Found":
 
 def origin_of(source: Run, tensors: "dict[str, Tensor]", scalars: dict[str, Any]) -> dict[str, Any]:
     """What config.json says of the run that this one goes on from; no part of the run's identity."""
-    from bsvi.checkpoint import digest
-    from bsvi.state import part
+    from bsvi.runs.checkpoint import digest
+    from bsvi.training.state import part
 
     about: dict[str, Any] = {}
     with contextlib.suppress(RunError):

@@ -16,7 +16,7 @@ from bsvi.data.integrity import file_hash, record, recorded
 from bsvi.data.omniglot import load_omniglot
 from bsvi.data.own_images import load_own_images, own_files
 from bsvi.data.svhn import load_svhn
-from bsvi.files import printable
+from bsvi.system.files import printable
 
 _ABOUT = {
     "digits": ("8x8, 1,197 + 200 + 400 images, shipped with bsvi", "CC BY 4.0"),

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from bsvi.files import printable, write_atomically
+from bsvi.system.files import printable, write_atomically
 
 log = logging.getLogger("bsvi.data")
 

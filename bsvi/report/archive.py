@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
-from bsvi.files import printable, read_bytes, write_atomically
-from bsvi.reading import Damaged
+from bsvi.system.files import printable, read_bytes, write_atomically
+from bsvi.system.reading import Damaged
 
 NAME = "runs.tar.xz"
 PACKED = 1 << 24  # bytes of the file

@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from PIL import Image
 
-from bsvi.files import open_to_read
 from bsvi.report.curves import buffer_gain, buffer_weights, curves, progress, svi_gain
 from bsvi.report.experiments import Experiment, Row
 from bsvi.report.measures import rows_difference
 from bsvi.report.style import LINE, MUTED, Drawn, label_points, look, new_figure
 from bsvi.report.tables import slug
+from bsvi.system.files import open_to_read
 
 _MOST_PIXELS = 50_000_000  # of a picture, before it is made smaller
 

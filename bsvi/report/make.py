@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from bsvi.files import write_atomically
 from bsvi.report import paper, render, run_tables, tables
 from bsvi.report.cells import Table
 from bsvi.report.claims import check
@@ -16,6 +15,7 @@ from bsvi.report.page import Section, to_page
 from bsvi.report.runs import Run, Warned, find_runs, read_runs
 from bsvi.report.style import Drawn, styled, to_bytes
 from bsvi.report.words import summary
+from bsvi.system.files import write_atomically
 
 _WATCHED = (
     "config.json",

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from bsvi.arrays import read_arrays
-from bsvi.files import open_to_read, printable
-from bsvi.reading import parse_json, read_json
+from bsvi.system.arrays import read_arrays
+from bsvi.system.files import open_to_read, printable
+from bsvi.system.reading import parse_json, read_json
 
 SPLITS = ("test", "valid", "train")
 _METRICS = 1 << 28  # bytes of metrics.jsonl: some 400,000 lines

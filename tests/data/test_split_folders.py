@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from bsvi import cli
-from bsvi.config import DATA_SETS
 from bsvi.data import check, load
 from bsvi.data.download import SOURCES
 from bsvi.data.integrity import BadFile
+from bsvi.experiments.config import DATA_SETS
 from tests.data.made_files import smooth
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from bsvi import VAE
-from bsvi.annealing import ais, schedule
+from bsvi.evaluation.ais import ais, schedule
 from tests.evaluation.oracle import Diagonal, batches, data
 from tests.oracles import PPCA, mean_and_error
 

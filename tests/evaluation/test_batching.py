@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bsvi import annealing, batching, cli
+from bsvi import cli
 from bsvi.commands.bar import Bar
-from bsvi.config import EXPERIMENTS
+from bsvi.evaluation import ais as annealing
+from bsvi.experiments import batching
+from bsvi.experiments.config import EXPERIMENTS
 from tests.evaluation.test_side_by_side import COMMON, trained  # noqa: F401 - a fixture
 
 SIDE = {"digits": 8, "omniglot": 28, "svhn": 32, "fashion": 28}

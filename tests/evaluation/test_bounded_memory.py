@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 from bsvi import SVI, VAE
-from bsvi.evaluation import evaluate
+from bsvi.evaluation.evaluate import evaluate
 from tests.oracles import BernoulliDecoder
-from tests.test_memory import Live
+from tests.paper.test_memory import Live
 
 CODE = """if True:
     import resource, sys, torch
     from torch import nn
     from bsvi import VAE
-    from bsvi.evaluation import evaluate
+    from bsvi.evaluation.evaluate import evaluate
     from tests.oracles import BernoulliDecoder
     torch.set_num_threads(1)
     torch.manual_seed(0)

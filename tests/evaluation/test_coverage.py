@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from bsvi import SVI
-from bsvi.annealing import ais
-from bsvi.evaluation import evaluate
-from bsvi.scores import Score
+from bsvi.evaluation.ais import ais
+from bsvi.evaluation.evaluate import evaluate
+from bsvi.evaluation.scores import Score
 from tests.evaluation.oracle import Diagonal, data
 
 EXAMPLES = 100

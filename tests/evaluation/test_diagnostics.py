@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bsvi import SVI
-from bsvi.diagnostics import Tally, pareto_khat, tail_size
-from bsvi.evaluation import doubts, evaluate
+from bsvi.evaluation.diagnostics import Tally, pareto_khat, tail_size
+from bsvi.evaluation.evaluate import doubts, evaluate
 from tests.evaluation.oracle import Diagonal, data
 from tests.oracles import FLOAT, PPCA
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bsvi import VAE, objective
-from bsvi.annealing import ais
 from bsvi.data import evaluation_batches, load_digits, training_batches
-from bsvi.evaluation import evaluate
-from bsvi.gap import amortization_gap
+from bsvi.evaluation.ais import ais
+from bsvi.evaluation.evaluate import evaluate
+from bsvi.evaluation.gap import amortization_gap
 from bsvi.nets.mlp import MLPDecoder, MLPEncoder
 from bsvi.nets.pixelcnn import PixelCNN
 

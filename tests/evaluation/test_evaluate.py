@@ -12,10 +12,10 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from bsvi import SVI, VAE, Uniform, giwae
-from bsvi.evaluation import IWAE, LAST, WALK, evaluate
-from bsvi.measure import NOT_KEYED
-from bsvi.noise import Keyed
-from bsvi.trajectory import weigh
+from bsvi.draws import weigh
+from bsvi.evaluation.evaluate import IWAE, LAST, WALK, evaluate
+from bsvi.evaluation.noise import Keyed
+from bsvi.evaluation.passes import NOT_KEYED
 from tests.evaluation.oracle import Diagonal, batches, data
 from tests.oracles import BernoulliDecoder, Counted
 
@@ -225,7 +225,7 @@ def test_a_mistake_of_type_is_one_clear_line_too():
     code = """if True:
         import torch
         from bsvi import VAE
-        from bsvi.evaluation import evaluate
+        from bsvi.evaluation.evaluate import evaluate
         model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
         for options in ({"k": 2.5}, {"k": True}, {"batches": 7}, {"model": 3}):
             try:

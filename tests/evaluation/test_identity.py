@@ -24,9 +24,9 @@ from torch.distributions import (
 from torch.distributions.transforms import TanhTransform
 
 from bsvi import SVI, VAE, DiagonalGaussian, ais, amortization_gap, evaluate
-from bsvi.identity import identify
+from bsvi.checks.identity import identify
 from bsvi.nets import MLPDecoder, MLPEncoder
-from bsvi.record import _encode
+from bsvi.runs.store import _encode
 from tests.oracles import BernoulliDecoder
 
 X = torch.rand(4, 20, generator=torch.Generator().manual_seed(0)).round()

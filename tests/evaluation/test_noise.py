@@ -13,7 +13,7 @@ import torch
 from torch.distributions import Independent, Laplace, MultivariateNormal, Normal
 
 from bsvi import VAE, DiagonalGaussian
-from bsvi.noise import Keyed, Noise, mix
+from bsvi.evaluation.noise import Keyed, Noise, mix
 
 
 def near(value, target, error):

@@ -5,7 +5,7 @@ import torch
 
 import bsvi
 from bsvi import cli
-from bsvi.training import Training
+from bsvi.training.loop import Training
 
 
 class Decoder(torch.nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bsvi import VAE
-from bsvi.evaluation import evaluate
+from bsvi.evaluation.evaluate import evaluate
 from tests.evaluation.oracle import batches
 from tests.oracles import BernoulliDecoder, Counted
 

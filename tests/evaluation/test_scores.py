@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bsvi.scores import Score, Scores
+from bsvi.evaluation.scores import Score, Scores
 
 
 def a_score(n=400, seed=0):
@@ -49,7 +49,7 @@ def test_the_interval_of_few_examples_is_students():
 
 def test_the_interval_is_the_same_every_time_and_for_any_memory_limit(monkeypatch):
     first = (a_score().low, a_score().high)
-    monkeypatch.setattr("bsvi.scores._AT_ONCE", 1000)
+    monkeypatch.setattr("bsvi.evaluation.scores._AT_ONCE", 1000)
     assert (a_score().low, a_score().high) == pytest.approx(first, abs=1e-12)
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bsvi import annealing, cli
+from bsvi import cli
 from bsvi.commands.evaluate_shares import share_batches, which
 from bsvi.data import load_digits
-from bsvi.evaluation import evaluate
-from bsvi.record import share_of
+from bsvi.evaluation import ais as annealing
+from bsvi.evaluation.evaluate import evaluate
+from bsvi.runs.store import share_of
 from tests.evaluation.oracle import batches
 from tests.evaluation.test_resume import OPTIONS, network, table
 from tests.training.torchruns import Torchrun, alive, linux

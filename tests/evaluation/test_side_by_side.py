@@ -6,9 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
-from bsvi import cli, results
-from bsvi.scores import Scores
-from bsvi.sweep import is_scored
+from bsvi import cli
+from bsvi.evaluation.scores import Scores
+from bsvi.runs import results
+from bsvi.sweeps.jobs import is_scored
 
 TRAIN = (
     "digits --net.kind mlp --net.hidden 8 --net.latent 2 --svi.steps 2 --steps 4 --valid-every 2 --logger none --quiet"

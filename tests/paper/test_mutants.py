@@ -18,6 +18,7 @@ from bsvi import (
     Last,
     Objective,
     Uniform,
+    draws,
     methods,
     objective,
     objectives,
@@ -27,6 +28,13 @@ from bsvi import (
     trajectory,
 )
 from bsvi.refine import Step
+from tests.paper.test_lost_gradients import (
+    check_a_decoder_without_parameters,
+    check_a_draw_of_weight_zero,
+    check_family_gradient,
+)
+from tests.paper.test_objectives import check_a_weight_that_is_not_finite_counts_as_zero
+from tests.paper.test_precision import check_no_more_than_ln_p
 from tests.paper.test_t1_theorem_1_unbiased import check_unbiased
 from tests.paper.test_t3_weights_and_steps import check_weights_and_steps
 from tests.paper.test_t5_ordering import check_ordering
@@ -40,13 +48,6 @@ from tests.paper.test_t7_gradients import (
 from tests.paper.test_t8_resampling import check_gradient, check_index
 from tests.paper.test_t15_counts import check_counts
 from tests.paper.test_t16_batch_independence import check_batch_independence
-from tests.test_lost_gradients import (
-    check_a_decoder_without_parameters,
-    check_a_draw_of_weight_zero,
-    check_family_gradient,
-)
-from tests.test_objectives import check_a_weight_that_is_not_finite_counts_as_zero
-from tests.test_precision import check_no_more_than_ln_p
 
 MUTANTS = {}
 
@@ -220,7 +221,7 @@ def missing_stop_gradient(mp):
 def encoder_term_leaks_into_theta(mp):
     def call(original, self, model, x, beta=1.0, attach=None, budget=math.inf):
         refined = original(self, model, x, beta, attach, budget)
-        log_w_0 = trajectory.weigh(model, x, model.posterior(model.encode(x))).log_w[0]
+        log_w_0 = draws.weigh(model, x, model.posterior(model.encode(x))).log_w[0]
         return refined._replace(phi=log_w_0 - log_w_0.detach())
 
     wrapping(mp, SVI, "__call__", call)
@@ -342,7 +343,7 @@ def rows_with_a_graph_are_found_by_count(mp):
 @mutant(check_no_more_than_ln_p)
 def lambda_and_draws_as_autocast_leaves_them(mp):
     wrapping(mp, refine, "encode", lambda original, model, x: model.encode(x))
-    mp.setattr(trajectory, "REDUCED", ())
+    mp.setattr(draws, "REDUCED", ())
 
 
 @mutant(check_family_gradient, "bsvi-sir")
@@ -353,7 +354,7 @@ def the_familys_own_parameters_are_forgotten(mp):
 @mutant(check_family_gradient, "bsvi")
 def the_bound_leaks_into_the_familys_own_parameters(mp):
     def weigh_apart(model, x, drawn, beta, steers, keep=False):
-        return trajectory.weigh_draw(model, x, drawn, beta)
+        return draws.weigh_draw(model, x, drawn, beta)
 
     def gradients(self, of, model, q, drawn, weighed, beta, keep):
         return torch.autograd.grad(weighed.log_w.sum(), of, retain_graph=True, allow_unused=True)

@@ -4,7 +4,7 @@ import torch
 
 from bsvi import SVI, Uniform, giwae
 from bsvi.bounds import extend
-from bsvi.trajectory import encode
+from bsvi.draws import encode
 from tests.oracles import PPCA
 
 

@@ -8,7 +8,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from bsvi.reading import Damaged
+from bsvi.system.reading import Damaged
 from bsvi.report import archive
 from bsvi.report.runs import read_runs
 from tests.report.made_runs import make_run

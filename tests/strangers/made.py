@@ -5,11 +5,11 @@ import struct
 
 import torch
 
-from bsvi.config import EXPERIMENTS, update
 from bsvi.data import load
-from bsvi.experiments import build_model, describe_data
-from bsvi.runs import Run
-from bsvi.weights import pack_tensors
+from bsvi.experiments.build import build_model, describe_data
+from bsvi.experiments.config import EXPERIMENTS, update
+from bsvi.runs.folder import Run
+from bsvi.runs.weights import pack_tensors
 
 SMALL = {"net": {"kind": "mlp", "latent": 2, "hidden": 4}, "method": "bsvi-sir", "svi": {"steps": 2}, "steps": 2}
 LINE = {"seconds": 0.5, "bound": -20.0, "beta": 1.0, "svi_0": -21.0, "svi_k": -20.5, "bsvi_k": -20.0, "kl": 3.0}

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from bsvi.cli import main
-from bsvi.config import EXPERIMENTS, read_toml
 from bsvi.data import check, load
+from bsvi.experiments.config import EXPERIMENTS, read_toml
 from tests.strangers.made import make_run
 
 

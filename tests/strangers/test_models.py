@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bsvi.cli import main
-from bsvi.runs import Run, RunError
-from bsvi.trained import load_trained
-from bsvi.weights import pack_tensors
+from bsvi.experiments.trained import load_trained
+from bsvi.runs.folder import Run, RunError
+from bsvi.runs.weights import pack_tensors
 from tests.strangers.made import crafted_models, make_run
 
 CPU = torch.device("cpu")
@@ -56,8 +56,8 @@ def test_no_memory_is_taken_for_a_crafted_model(tmp_path, crafted):
     code = f"""
 import pathlib, torch
 from tests.training.faults import limit_memory
-from bsvi.trained import load_trained
-from bsvi.runs import RunError
+from bsvi.experiments.trained import load_trained
+from bsvi.runs.folder import RunError
 torch.set_num_threads(1)
 limit_memory(300 << 20)
 for path in [*pathlib.Path({str(tmp_path)!r}).glob("*")]:

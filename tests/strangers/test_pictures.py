@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from bsvi import pictures
 from bsvi.cli import main
-from bsvi.files import UnsafeFile
+from bsvi.experiments import pictures
 from bsvi.report.experiments import Row
 from bsvi.report.figures import _picture
-from bsvi.sweep import complaint, launch
-from bsvi.watch import TensorBoard
+from bsvi.sweeps.jobs import complaint, launch
+from bsvi.system.files import UnsafeFile
+from bsvi.training.watch import TensorBoard
 from tests.strangers.made import make_run
 
 IMAGES = torch.zeros(1, 2, 1, 4, 4)

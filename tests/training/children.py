@@ -8,15 +8,18 @@ import sys
 import time
 from pathlib import Path
 
-from bsvi.checkpoint import digest, unpack
-from bsvi.runs import Run
+from bsvi.runs.checkpoint import digest, unpack
+from bsvi.runs.folder import Run
 
 TINY = """digits --net.kind mlp --net.hidden 16 --net.latent 4 --svi.steps 2 --batch-size 20 --steps 40 --valid-every 10
 --log-every 7 --save-every 0.005 --threads 1 --device cpu --compile off --logger none --quiet"""
 METHODS = ("vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
 
 _context = multiprocessing.get_context("forkserver")
-PRELOAD = "torch safetensors.torch tyro bsvi.cli bsvi.commands.train bsvi.watch bsvi.experiments tests.training.warm"
+PRELOAD = (
+    "torch safetensors.torch tyro bsvi.cli bsvi.commands.train bsvi.training.watch bsvi.experiments.build "
+    "tests.training.warm"
+)
 _context.set_forkserver_preload([*PRELOAD.split(" "), __name__])
 
 

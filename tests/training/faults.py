@@ -42,19 +42,19 @@ class CountedCalls:
 
 def kill_in_save(last, moment="before", report=None):
     """SIGKILL at the last-th call that reaches the disk."""
-    import bsvi.files
-    import bsvi.runs
+    import bsvi.runs.folder
+    import bsvi.system.files
 
     calls = CountedCalls(last, moment, report)
-    bsvi.files.os = calls
-    bsvi.runs.os = calls
+    bsvi.system.files.os = calls
+    bsvi.runs.folder.os = calls
 
 
 def mark_stages(path):
     """Keep in a byte of a file what the process is doing, for whoever kills it."""
     import bsvi.commands.train
-    import bsvi.training
-    from bsvi.runs import Run
+    import bsvi.training.loop
+    from bsvi.runs.folder import Run
 
     with open(path, "r+b") as file:
         memory = mmap.mmap(file.fileno(), 1)
@@ -74,9 +74,9 @@ def mark_stages(path):
 
     Run.save = wrap(Run.save, "saving")
     Run.save_model = wrap(Run.save_model, "saving")
-    bsvi.training.validate = wrap(bsvi.training.validate, "validating")
-    annealed = bsvi.training.annealed
-    bsvi.training.annealed = lambda *words: (mark("training"), annealed(*words))[1]
+    bsvi.training.loop.validate = wrap(bsvi.training.loop.validate, "validating")
+    annealed = bsvi.training.loop.annealed
+    bsvi.training.loop.annealed = lambda *words: (mark("training"), annealed(*words))[1]
     report = bsvi.commands.train.report
     bsvi.commands.train.report = lambda *words: (mark("after the end"), report(*words))[1]
 
@@ -87,8 +87,8 @@ def read_stage(path):
 
 def full_disk(first, last, limit):
     """From the first-th save until the last-th no file may grow beyond ``limit`` bytes; prints what was found meanwhile."""
-    from bsvi.checkpoint import unpack
-    from bsvi.runs import Run
+    from bsvi.runs.checkpoint import unpack
+    from bsvi.runs.folder import Run
 
     real, count, seen = Run.save, [0], {"failed": 0, "intact": 0, "temporaries": 0}
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -114,37 +114,37 @@ def slow_steps(seconds, echo=1.0):
     """Every step takes this long, so that a signal meets one; a second one counts after ``echo`` seconds."""
     import time
 
-    import bsvi.signals
-    import bsvi.training
+    import bsvi.system.signals
+    import bsvi.training.loop
 
-    bsvi.signals.ECHO = echo
+    bsvi.system.signals.ECHO = echo
 
-    annealed = bsvi.training.annealed
-    bsvi.training.annealed = lambda *words: (time.sleep(seconds), annealed(*words))[1]
+    annealed = bsvi.training.loop.annealed
+    bsvi.training.loop.annealed = lambda *words: (time.sleep(seconds), annealed(*words))[1]
 
 
 def stop_in_first_step():
     """SIGKILL as soon as the first step begins."""
-    import bsvi.training
+    import bsvi.training.loop
 
-    bsvi.training.annealed = lambda *words: os.kill(os.getpid(), signal.SIGKILL)
+    bsvi.training.loop.annealed = lambda *words: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def not_finite(site, value, step):
     """NaN or infinity in the data, the decoder's output, a gradient or pi, at one step."""
-    import bsvi.experiments
-    import bsvi.training
+    import bsvi.experiments.build
+    import bsvi.training.loop
     from bsvi.nets.decoder import Decoder
 
     now = [0]
-    annealed = bsvi.training.annealed
+    annealed = bsvi.training.loop.annealed
 
     def counting(settings, at):
         now[0] = at + 1
         return annealed(settings, at)
 
-    bsvi.training.annealed = counting
-    build = bsvi.experiments.build
+    bsvi.training.loop.annealed = counting
+    build = bsvi.experiments.build.build
 
     def spoil(gradient):
         return gradient * value if now[0] == step else gradient
@@ -157,9 +157,9 @@ def not_finite(site, value, step):
             found.objective.buffer_weight.logits.register_hook(spoil)
         return found
 
-    bsvi.experiments.build = built
+    bsvi.experiments.build.build = built
     if site == "data":
-        batches = bsvi.experiments.training_batches
+        batches = bsvi.experiments.build.training_batches
 
         def spoilt(*words, start_step=0, **options):
             for at, (x, ids) in enumerate(batches(*words, start_step=start_step, **options), start_step + 1):
@@ -167,7 +167,7 @@ def not_finite(site, value, step):
                     x[4, 0, 2, 3] = value
                 yield x, ids
 
-        bsvi.experiments.training_batches = spoilt
+        bsvi.experiments.build.training_batches = spoilt
     if site == "decoder":
         forward = Decoder.forward
 

@@ -12,7 +12,7 @@ import zipfile
 import torch
 from safetensors.torch import save
 
-from bsvi.checkpoint import MAGIC, pack, unpack
+from bsvi.runs.checkpoint import MAGIC, pack, unpack
 
 
 class Payload:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from bsvi.distributed import Ranks
+from bsvi.training.distributed import Ranks
 from tests.training.children import _context
 
 

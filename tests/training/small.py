@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import bsvi
-from bsvi.checkpoint import digest, unpack
-from bsvi.runs import Run
+from bsvi.runs.checkpoint import digest, unpack
+from bsvi.runs.folder import Run
 
 
 class Decoder(nn.Module):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bsvi.checkpoint import MAGIC, BadCheckpoint, digest, finite_or_none, pack, unpack
-from bsvi.files import UnsafeFile, read_bytes, write_atomically
-from bsvi.runs import Run
+from bsvi.runs.checkpoint import MAGIC, BadCheckpoint, digest, finite_or_none, pack, unpack
+from bsvi.runs.folder import Run
+from bsvi.system.files import UnsafeFile, read_bytes, write_atomically
 from tests.training.small import make
 
 
@@ -139,7 +139,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary(tmp_path, mon
             def fail(*words, **options):
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patched.setattr(f"bsvi.files.os.{name}", fail)
+            patched.setattr(f"bsvi.system.files.os.{name}", fail)
             with pytest.raises(OSError, match="No space"):
                 write_atomically(path, b"new")
         assert [each.name for each in tmp_path.iterdir()] == ["file"] and path.read_bytes() == b"old"
@@ -149,7 +149,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary(tmp_path, mon
 
 def test_a_disk_that_takes_a_part_at_a_time_gets_the_whole(tmp_path, monkeypatch):
     real = os.write
-    monkeypatch.setattr("bsvi.files.os.write", lambda descriptor, data: real(descriptor, data[:3]))
+    monkeypatch.setattr("bsvi.system.files.os.write", lambda descriptor, data: real(descriptor, data[:3]))
     write_atomically(tmp_path / "file", b"0123456789")
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 

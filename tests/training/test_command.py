@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 import bsvi
 from bsvi.cli import main
-from bsvi.runs import Run
+from bsvi.runs.folder import Run
 from tests.training import faults
 from tests.training.children import METHODS, TINY, Child, ending, train_through, train_words, whole_checkpoints
 from tests.training.small import batches, make, settings
@@ -104,8 +104,8 @@ def test_a_finished_run_prints_its_result_and_changes_nothing(tmp_path, referenc
 
 
 def test_a_trained_run_has_pi_of_the_step_of_its_weights(reference):
-    from bsvi.checkpoint import unpack
-    from bsvi.trained import load_trained
+    from bsvi.experiments.trained import load_trained
+    from bsvi.runs.checkpoint import unpack
 
     reference()
     trained = load_trained(reference.folder / "bsvi-sir-pi", torch.device("cpu"))
@@ -144,9 +144,9 @@ def test_a_signal_at_start_up_has_its_exit_code_too(tmp_path, name, code):
 
 
 def stall_in_start_up():
-    import bsvi.runtime
+    import bsvi.system.runtime
 
-    bsvi.runtime.start = lambda runtime: (print("stalled", flush=True), time.sleep(60))
+    bsvi.system.runtime.start = lambda runtime: (print("stalled", flush=True), time.sleep(60))
 
 
 def test_a_second_signal_ends_at_once_without_damage(tmp_path, reference):
@@ -282,8 +282,8 @@ def test_a_fork_into_other_networks_is_refused_with_the_keys(tmp_path, reference
 
 
 def test_a_fork_says_where_it_comes_from(tmp_path, reference):
-    from bsvi.checkpoint import digest, unpack
-    from bsvi.state import part
+    from bsvi.runs.checkpoint import digest, unpack
+    from bsvi.training.state import part
 
     reference("bsvi")
     source = reference.folder / "bsvi"

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from bsvi.commands.train_flags import Command, names, parse
-from bsvi.config import EXPERIMENTS, Experiment, differences, read_toml, update
+from bsvi.experiments.config import EXPERIMENTS, Experiment, differences, read_toml, update
 
 
 def test_a_toml_file_gives_the_same_fields_as_flags(tmp_path):

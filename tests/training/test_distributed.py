@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import bsvi
-from bsvi.config import EXPERIMENTS
-from bsvi.distributed import Elsewhere, Ranks
-from bsvi.experiments import build
-from bsvi.health import NotFinite, latents
+from bsvi.experiments.build import build
+from bsvi.experiments.config import EXPERIMENTS
 from bsvi.refine import SVI
-from bsvi.team import Team
+from bsvi.training.distributed import Elsewhere, Ranks
+from bsvi.training.health import NotFinite, latents
+from bsvi.training.team import Team
 from tests.training.children import METHODS
 from tests.training.ranks import together
 from tests.training.small import Decoder, make, settings, state_of

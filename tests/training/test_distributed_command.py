@@ -12,9 +12,9 @@ import subprocess
 import pytest
 
 from bsvi.commands import together
-from bsvi.runs import RunError
-from bsvi.team import Place, Team
-from bsvi.training import NotFinite
+from bsvi.runs.folder import RunError
+from bsvi.training.loop import NotFinite
+from bsvi.training.team import Place, Team
 from tests.training.children import Child, ending, whole_checkpoints
 from tests.training.torchruns import GONE, WORDS, Torchrun, linux, steps_saved
 

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from bsvi.checkpoint import BadCheckpoint, unpack
-from bsvi.runs import Run
+from bsvi.runs.checkpoint import BadCheckpoint, unpack
+from bsvi.runs.folder import Run
 from tests.training import faults
 from tests.training.children import Child, ending, train_through, train_words
 from tests.training.hostile import hostile_files

@@ -60,7 +60,7 @@ def test_sigkill_after_the_last_save_and_before_the_result(place, references, ta
 def kill_before_result():
     import os
 
-    from bsvi.runs import Run
+    from bsvi.runs.folder import Run
 
     write = Run.write
     Run.write = lambda self, name, value: (
@@ -84,16 +84,16 @@ def kill_in_validation(look):
     """SIGKILL after the objective was called in the look-th look at the validation images."""
     import os
 
-    import bsvi.training
+    import bsvi.training.loop
 
-    validate, count = bsvi.training.validate, [0]
+    validate, count = bsvi.training.loop.validate, [0]
 
     def killed(*words):
         count[0] += 1
         found = validate(*words)
         return os.kill(os.getpid(), signal.SIGKILL) if count[0] == look else found
 
-    bsvi.training.validate = killed
+    bsvi.training.loop.validate = killed
 
 
 def test_sigkill_inside_a_save(place, references, tally):

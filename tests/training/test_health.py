@@ -7,8 +7,8 @@ import torch
 
 import bsvi
 from bsvi.bounds import responsibilities
-from bsvi.health import NAMES, Meter, named, problems
-from bsvi.training import Watcher
+from bsvi.training.health import NAMES, Meter, named, problems
+from bsvi.training.loop import Watcher
 from tests.training.small import batches, make, settings
 
 WELL = {

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 import bsvi
-from bsvi.checkpoint import pack, unpack
-from bsvi.health import NotFinite
-from bsvi.runs import Run
-from bsvi.state import Looks
-from bsvi.streams import starting_at
-from bsvi.training import VALIDATION_SEED, Watcher, annealed, evaluating, validate
+from bsvi.runs.checkpoint import pack, unpack
+from bsvi.runs.folder import Run
+from bsvi.training.health import NotFinite
+from bsvi.training.loop import VALIDATION_SEED, Watcher, annealed, evaluating, validate
+from bsvi.training.state import Looks
+from bsvi.training.streams import starting_at
 from tests.oracles import being_tried
 from tests.training.small import VALID, Decoder, batches, make, settings
 

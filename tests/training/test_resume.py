@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import DataLoader
 
 import bsvi
-from bsvi.checkpoint import unpack
-from bsvi.runs import Run
-from bsvi.state import Misfit, check_fit
+from bsvi.runs.checkpoint import unpack
+from bsvi.runs.folder import Run
+from bsvi.training.state import Misfit, check_fit
 from tests.training.small import VALID, batches, make, settings, state_of
 
 

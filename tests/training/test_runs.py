@@ -11,10 +11,10 @@ import time
 import pytest
 import torch
 
-import bsvi.runs
-from bsvi.runs import Run, RunError
-from bsvi.state import Misfit
-from bsvi.training import Watcher as Watching
+import bsvi.runs.folder
+from bsvi.runs.folder import Run, RunError
+from bsvi.training.loop import Watcher as Watching
+from bsvi.training.state import Misfit
 from tests.training.hostile import hostile_files
 from tests.training.small import VALID, batches, make, settings
 
@@ -24,7 +24,7 @@ def save(run, step, value=0.0):
 
 
 def steps(run):
-    return [bsvi.runs.step_of(path) for path in run.checkpoints()]
+    return [bsvi.runs.folder.step_of(path) for path in run.checkpoints()]
 
 
 def lines(folder):
@@ -42,7 +42,7 @@ def test_a_folder_has_one_owner_who_is_named(tmp_path):
 
 
 def test_a_dead_owners_lock_is_taken_over(tmp_path):
-    code = f"import os, bsvi.runs; bsvi.runs.Run({str(tmp_path)!r}).__enter__(); os.kill(os.getpid(), 9)"
+    code = f"import os, bsvi.runs.folder; bsvi.runs.folder.Run({str(tmp_path)!r}).__enter__(); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == -9
     assert json.loads((tmp_path / "lock").read_text())["host"] == socket.gethostname()  # its name is still there
     with Run(tmp_path):

@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from bsvi import signals
-from bsvi.signals import Signals
+from bsvi.system import signals
+from bsvi.system.signals import Signals
 from tests.training.torchruns import linux
 
 CHILD = """
 import signal, sys, time
 from pathlib import Path
-from bsvi.signals import Signals
-from bsvi.team import end_with_parent
+from bsvi.system.signals import Signals
+from bsvi.training.team import end_with_parent
 here, seconds = Path(sys.argv[1]), float(sys.argv[2])
 with Signals() as signals:
     end_with_parent(signal.SIGTERM)

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 import bsvi
-from bsvi.watch import Screen, TensorBoard, Wandb, clock
+from bsvi.training.watch import Screen, TensorBoard, Wandb, clock
 from tests.training.children import Child, ending, train_words
 from tests.training.small import VALID, batches, make, settings
 
@@ -196,8 +196,8 @@ def forbid_sockets():
 
 
 def test_reconstructions_leave_the_model_and_the_random_state_alone():
-    from bsvi.config import EXPERIMENTS
-    from bsvi.experiments import build
+    from bsvi.experiments.build import build
+    from bsvi.experiments.config import EXPERIMENTS
 
     built = build(EXPERIMENTS["digits"], torch.device("cpu"))
     before = {name: value.clone() for name, value in built.model.state_dict().items()}

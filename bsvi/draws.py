@@ -1,0 +1,228 @@
+"""Draw and weigh: z ~ q(z; lambda) and ln w = ln p(x|z) + beta (ln p(z) - ln q(z)) (Algorithm 1, l.4-7).
+
+Everything that forms a weight is float32 or wider, whatever ``torch.autocast`` says; ln w itself is float64.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.utils.checkpoint import checkpoint
+
+from bsvi.model import Model, Shape
+
+T = TypeVar("T")
+REDUCED = (torch.float16, torch.bfloat16)
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Where a ``Proposal`` takes its noise from."""
+
+    def draw(self, sampler: Callable[[], T], rows: int) -> T:
+        """What ``sampler`` draws, ``rows`` rows for every example, with the stream's noise."""
+
+
+class Draw(NamedTuple):
+    """``samples`` draws of one proposal q and their ln q; rows are draws."""
+
+    z: Tensor  # (samples, batch, latent)
+    log_q: Tensor  # (samples, batch)
+
+
+class Weighed(NamedTuple):
+    """``samples`` draws from one proposal q and their weights; rows are draws."""
+
+    z: Tensor  # (samples, batch, latent)
+    log_lik: Tensor  # (samples, batch): ln p(x|z)
+    log_w: Tensor  # (samples, batch): ln p(x|z) + beta (ln p(z) - ln q(z))
+
+    def detach(self) -> "Weighed":
+        return Weighed(*(value.detach() for value in self))
+
+
+def encode(model: Model, x: Tensor) -> Tensor:
+    """lambda_0 = f_phi(x) with its graph (Alg. 1, l.4)."""
+    lambda_ = model.encode(x)
+    if not isinstance(lambda_, Tensor):
+        raise TypeError(
+            f"the encoder must return one tensor (batch, 2 * latent), got {type(lambda_).__name__}; "
+            "for a pair use torch.cat([mean, log_variance], dim=-1)"
+        )
+    if lambda_.ndim != 2 or lambda_.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"the encoder must return (batch, parameters) with batch = {x.shape[0]}, got {tuple(lambda_.shape)}; "
+            "flatten it to mean and log-variance along the last axis"
+        )
+    if lambda_.dtype in REDUCED and not torch.is_autocast_enabled(lambda_.device.type):
+        raise TypeError(
+            f"the encoder returned {lambda_.dtype}, in which no weight can be trusted; keep the model in float32 and run "
+            "it under torch.autocast"
+        )
+    return lambda_.float() if lambda_.dtype in REDUCED else lambda_
+
+
+def posterior(model: Model, lambda_: Tensor) -> Distribution:
+    """q(z; lambda), made in float32 or wider."""
+    with full_precision():
+        return model.posterior(lambda_)
+
+
+def draw(q: Distribution, samples: int, batch: int) -> Draw:
+    """``samples`` draws of each example's q, in float32 or wider; a family may offer both at once, as flows do."""
+    if not q.has_rsample:
+        raise TypeError(
+            f"posterior(lambda_) gave {type(getattr(q, 'q', q)).__name__}, which cannot be reparameterised (has_rsample is "
+            "False), and SVI needs its gradient; use a family with rsample, such as Normal, Gamma or RelaxedBernoulli"
+        )
+    with full_precision():
+        z, log_q = rsample_and_log_prob(q, torch.Size((samples,)))
+    if log_q.shape != (samples, batch):
+        raise ValueError(
+            f"posterior(lambda_) must have one log_prob per example, shape ({batch},), got {tuple(log_q.shape[1:])}; "
+            "wrap it in torch.distributions.Independent(..., 1)"
+        )
+    return Draw(z, log_q)
+
+
+def rsample_and_log_prob(q: Distribution, shape: Shape) -> tuple[Tensor, Tensor]:
+    """A draw and its ln q: both at once where the family has a method of this name, as DiagonalGaussian and zuko's flows.
+
+    A subclass that changes ``rsample`` or ``log_prob`` below that method is asked for both one by one.
+    """
+    if _has_both(type(q)):  # type: ignore[arg-type]
+        return q.rsample_and_log_prob(shape)  # type: ignore[attr-defined]
+    z = q.rsample(torch.Size(shape))
+    return z, q.log_prob(z)
+
+
+@cache
+def _has_both(family: type) -> bool:
+    def depth(name: str) -> int:
+        return next((i for i, base in enumerate(family.__mro__) if name in vars(base)), len(family.__mro__))
+
+    return depth("rsample_and_log_prob") <= min(depth("rsample"), depth("log_prob"), len(family.__mro__) - 1)
+
+
+def log_prior(model: Model, z: Tensor) -> Float[Tensor, " batch"]:
+    """ln p(z), in float32 or wider."""
+    with full_precision():
+        return _per_example("log_prior(z)", model.log_prior(z), len(z))
+
+
+def log_likelihood(model: Model, x: Tensor, z: Tensor, recompute: bool = False) -> Float[Tensor, " batch"]:
+    """ln p(x|z) in float64: at -2000 nats a float32 steps by 2.4e-4, and bfloat16 by 8."""
+    decode = partial(checkpoint, model.log_lik, use_reentrant=False) if recompute else model.log_lik
+    value = _per_example("the decoder, ln p(x|z),", decode(x, z), len(z))
+    if value.dtype in REDUCED:
+        raise TypeError(
+            f"the decoder returned ln p(x|z) in {value.dtype}, which cannot hold it; sum in float32: "
+            "log_prob.float().sum(-1)"
+        )
+    return value.double()
+
+
+def weigh(
+    model: Model, x: Tensor, q: Distribution, samples: int = 1, beta: float = 1.0, recompute: bool = False
+) -> Weighed:
+    """Draw from q and weigh: ln w = ln p(x|z) + beta (ln p(z) - ln q(z)), one decoder call (Alg. 1, l.6-7)."""
+    return weigh_draw(model, x, draw(q, samples, len(x)), beta, recompute)
+
+
+def weigh_draw(model: Model, x: Tensor, drawn: Draw, beta: float = 1.0, recompute: bool = False) -> Weighed:
+    """The weights of draws, one decoder call (Alg. 1, l.7).
+
+    Always the sampled ln q, never the closed-form KL: that would report more than ln p(x). With ``recompute`` the decoder's
+    graph is not kept but made again in backward.
+    """
+    samples, batch = drawn.log_q.shape
+    rows = drawn.z.flatten(0, 1)
+    prior = log_prior(model, rows)
+    log_lik = log_likelihood(model, repeat(x, samples), rows, recompute).view(samples, batch)
+    log_ratio = prior.view(samples, batch) - drawn.log_q
+    return Weighed(drawn.z, log_lik, log_lik + (log_ratio if beta == 1.0 else beta * log_ratio))
+
+
+def without_zero_weights(model: Model, x: Tensor, lambda_: Tensor, weighed: Weighed, beta: float) -> Weighed:
+    """The same weights with a graph that no draw of weight zero is part of: its 0 * inf would spoil every gradient.
+
+    In the graph a draw with weight stands in for each of them, so that shapes stay as they are. This runs the decoder again,
+    but only where a weight is not finite.
+    """
+    bad = ~torch.isfinite(weighed.log_w)
+    if not weighed.log_w.requires_grad or not any_true(bad):
+        return weighed
+    if bad.all():
+        return weighed.detach()
+    samples, batch = bad.shape
+    row = torch.arange(samples * batch, device=x.device)
+    row = torch.where(bad.flatten(), (~bad).flatten().long().argmax(), row)  # a row that has weight
+    z, lambda_ = weighed.z.flatten(0, 1)[row], lambda_[row % batch]
+    with full_precision():
+        log_q = model.posterior(lambda_).log_prob(z)
+    again = weigh_draw(model, x[row % batch], Draw(z[None], log_q[None]), beta)
+    log_w = torch.where(bad, weighed.log_w.detach(), again.log_w.view(samples, batch))
+    return Weighed(weighed.z, torch.where(bad, weighed.log_lik.detach(), again.log_lik.view(samples, batch)), log_w)
+
+
+def closed_form_kl(model: Model, q: Distribution) -> Tensor | None:
+    """KL(q || p(z)) where the model knows it, else None."""
+    kl = getattr(model, "kl", None)
+    with full_precision():
+        return None if kl is None else kl(q)
+
+
+class Proposal(Distribution):
+    """q(z; lambda) as it is, except that its draws take their noise from a stream."""
+
+    arg_constraints = {}  # noqa: RUF012 (torch's own attribute)
+
+    def __init__(self, q: Distribution, stream: Stream) -> None:
+        self.q, self.stream, self.has_rsample, self.blocks = q, stream, q.has_rsample, getattr(q, "blocks", 1)
+        super().__init__(q.batch_shape, q.event_shape, validate_args=False)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        shape = torch.Size(sample_shape)
+        return self.stream.draw(lambda: self.q.rsample(shape), shape.numel())
+
+    def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """A draw and its ln q."""
+        shape = torch.Size(sample_shape)
+        return self.stream.draw(lambda: rsample_and_log_prob(self.q, shape), shape.numel())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.q.log_prob(value)
+
+
+def full_precision() -> AbstractContextManager[Any]:
+    """Within this context ``torch.autocast`` does nothing: weights are sums that reduced precision would spoil."""
+    stack = ExitStack()
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
+
+
+def any_true(condition: Tensor) -> bool:
+    """Whether any entry is true; never on the meta device, where operations are counted without numbers."""
+    return not condition.is_meta and bool(condition.any())
+
+
+def repeat(x: Tensor, samples: int) -> Tensor:
+    """The batch ``samples`` times over along its first axis."""
+    return x if samples == 1 else x.expand(samples, *x.shape).flatten(0, 1)
+
+
+def _per_example(what: str, value: Tensor, batch: int) -> Tensor:
+    if not isinstance(value, Tensor) or value.shape != (batch,):
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"{what} must have one value per example, shape ({batch},), got {got}; "
+            "sum over pixels or latents, not over the batch"
+        )
+    return value

@@ -1,0 +1,255 @@
+"""ais(): annealed importance sampling, a judge of ln p(x) that shares nothing with the encoder (Wu et al., 2017).
+
+Chains go from the prior to the posterior along p(z) p(x|z)^beta, beta from 0 to 1, by Hamiltonian Monte Carlo, and their
+weights average to p(x): a lower bound on ln p(x) in expectation. Run backwards from exact posterior samples they average
+to 1 / p(x): an upper bound. The two together are the sandwich of bidirectional Monte Carlo (Grosse et al., 2015).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal
+
+from bsvi.draws import repeat
+from bsvi.evaluation.diagnostics import Tally
+from bsvi.evaluation.evaluate import at_least_1, initial, pieces
+from bsvi.evaluation.hmc import Coordinates, Place, moved
+from bsvi.evaluation.noise import Noise, Stream
+from bsvi.evaluation.passes import Batches, Progress, check_columns, measure
+from bsvi.evaluation.scores import Score
+from bsvi.model import Model
+from bsvi.refine import whole
+
+START, MOVE = 20, 21  # streams of the chains' noise; the pilots have the next two
+_PILOT = 2
+_TARGET, _RATE = 0.65, 0.1  # the acceptance that HMC works best at, and how fast the pilots' step follows it
+_GRAPH = 2  # a decoder call that keeps its graph takes this many times the memory, or somewhat more
+
+
+@dataclass(frozen=True, eq=False)
+class Annealed:
+    """What ``bsvi.ais`` returns: ``log_likelihood``, a ``Score`` per example, and how the chains did.
+
+    bound       "lower" (forward), or "upper" (reverse): what log_likelihood is of ln p(x), in expectation
+    acceptance  share of accepted moves per example, around 0.65 where all is well
+    ess         how many of the chains the estimate is worth, per example
+    """
+
+    ids: Int64[np.ndarray, " examples"]
+    columns: Mapping[str, Float64[np.ndarray, " examples"]]
+    bound: str
+    warnings: tuple[str, ...]
+    seconds: float
+
+    @property
+    def log_likelihood(self) -> Score:
+        return Score(self.columns["log_likelihood"], self.ids)
+
+    @property
+    def acceptance(self) -> Score:
+        return Score(self.columns["acceptance"], self.ids)
+
+    @property
+    def ess(self) -> Score:
+        return Score(self.columns["ess"], self.ids)
+
+
+def ais(
+    model: Model,
+    batches: Batches,
+    chains: int = 16,
+    temperatures: int = 500,
+    leapfrog: int = 10,
+    seed: int = 0,
+    prior: Distribution | None = None,
+    reverse: Callable[[Tensor, int], Tensor] | None = None,
+    pilots: int = 4,
+    chunk: int | None = None,
+    store: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Annealed:
+    """ln p(x) of every example by ``chains`` annealed chains; batches, store and progress as in ``evaluate``.
+
+    temperatures  intermediate distributions, on a sigmoid schedule: more of them, a tighter bound
+    leapfrog      gradient steps per move; one move per temperature
+    prior         the distribution of one z, to draw from; found by itself for a unit Gaussian and for VAE(prior=...)
+    reverse       a function of (x, chains) that returns exact samples of p(z|x), (chains, batch, latent): upper bound
+    pilots        extra chains that choose the step size of each temperature, for each example, and are then thrown away:
+                  a step size taken from the weighed chains' own past would bias their weights
+    chunk         chains per decoder call; no number depends on it
+
+    >>> from bsvi import VAE
+    >>> normal = lambda x, z: -0.5 * ((x - z).square() + math.log(2 * math.pi)).sum(-1)
+    >>> annealed = ais(VAE(torch.nn.Linear(1, 2), normal), torch.zeros(2, 1), chains=8, temperatures=20)
+    >>> abs(annealed.log_likelihood.mean - -0.5 * math.log(4 * math.pi)) < 0.1
+    True
+    """
+    chains, leapfrog, pilots = (
+        at_least_1("chains", chains),
+        at_least_1("leapfrog", leapfrog),
+        at_least_1("pilots", pilots),
+    )
+    temperatures, seed = at_least_1("temperatures", temperatures), whole("seed", seed)
+    if temperatures < 2:
+        raise ValueError("temperatures must be at least 2, got 1; 500 is the default")
+    betas = schedule(temperatures)
+    betas = betas if reverse is None else betas[::-1]
+
+    def annealed(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        shape = model.posterior(initial(model, x)).event_shape
+        source = known_prior(model, prior) if reverse is not None else prior_of(model, x, shape, prior)
+        coordinates = Coordinates.of(source, x.device)
+
+        def start(stream: Stream, count: int) -> Tensor:
+            if reverse is not None:
+                z = _checked(stream.draw(lambda: reverse(x, count), count), (count, len(x), *shape)).to(x.device)
+            elif source is not None:
+                sample = (
+                    source.rsample if source.has_rsample else source.sample
+                )  # rsample's noise can always be replaced
+                z = stream.draw(lambda: sample(torch.Size((count, len(x)))), count).detach()
+            return coordinates.u(z)
+
+        first = Stream(seed, START + _PILOT, ids)
+        move = Noise(ids, seed, MOVE + _PILOT)
+        steps = anneal(model, x, start(first, pilots), betas, leapfrog, move, (0, pilots), None, coordinates).steps
+        tally, accepted, at = Tally(chains), [], 0
+        first, move = Stream(seed, START, ids), Noise(ids, seed, MOVE)
+        for count in pieces(chains, x, chunk, _GRAPH):
+            run = anneal(model, x, start(first, count), betas, leapfrog, move, (at, chains), steps, coordinates)
+            tally.add(run.log_w)
+            accepted.append(run.acceptance)
+            at += count
+        sign = 1.0 if reverse is None else -1.0
+        return {
+            "log_likelihood": sign * tally.log_mean[chains],
+            "ess": tally.ess(),
+            "acceptance": torch.cat(accepted).mean(0),
+            "step_size": steps.mean(0),
+            "nonfinite": tally.nonfinite,
+        }
+
+    settings = {"chains": chains, "temperatures": temperatures, "leapfrog": leapfrog, "pilots": pilots}
+    bound = "lower" if reverse is None else "upper"
+    question = {"what": "ais", "version": 1, "seed": seed, "bound": bound, **settings, "prior": str(prior)}
+    table = measure(model, batches, annealed, question, store, progress, prior=prior, reverse=reverse)
+    check_columns(table, ("log_likelihood", "ess", "acceptance", "step_size", "nonfinite"), store)
+    warnings = (*_doubts(table.values, chains), *table.notes)
+    return Annealed(table.ids, table.values, bound, warnings, table.seconds)
+
+
+class Run(NamedTuple):
+    """Chains at the end of their way."""
+
+    log_w: Tensor  # (chains, batch), float64
+    acceptance: Tensor  # (chains, batch): the average over moves
+    steps: Tensor  # (moves, batch): the step sizes used
+
+
+def anneal(
+    model: Model,
+    x: Tensor,
+    u: Tensor,
+    betas: list[float],
+    leapfrog: int,
+    noise: Noise,
+    rows: tuple[int, int],
+    steps: Tensor | None,
+    coordinates: Coordinates,
+) -> Run:
+    """Take chains at u from ``betas[0]`` to ``betas[-1]``; these are ``rows[0]``, ... of ``rows[1]`` chains.
+
+    ln w sums (beta_t - beta_{t-1}) ln p(x|z_{t-1}) before the move that leaves beta_t's distribution as it is. Without
+    ``steps`` the step sizes follow the acceptance as it comes (the pilots), else they are given.
+    """
+    chains, batch, size = len(u), len(x), u[0, 0].numel()
+    x = repeat(x, chains)
+    at = Place.of(model, x, u, coordinates)
+    log_w = accepted = torch.zeros(chains, batch, dtype=torch.float64, device=u.device)
+    used = torch.empty(len(betas) - 2, batch, dtype=u.dtype, device=u.device)
+    log_step = u.new_full((batch,), math.log(0.5 * size**-0.25))
+    for t in range(1, len(betas)):
+        log_w = log_w + (betas[t] - betas[t - 1]) * at.log_lik
+        if t == len(betas) - 1:
+            break  # a last move would change no weight
+        used[t - 1] = log_step.exp() if steps is None else steps[t - 1]
+        first = (t - 1) * rows[1] + rows[0]
+        momentum = noise.normal(first, chains, size, u.dtype).view(u.shape)
+        chance = noise.uniform(first, chains, 2, u.dtype)
+        step = used[t - 1] * (0.8 + 0.4 * chance[..., 1])  # a fixed step could meet the period of an orbit
+        new, log_ratio = moved(model, x, at, momentum, step, betas[t], leapfrog, coordinates)
+        yes = chance[..., 0].double().log() < log_ratio  # false for NaN: a move that left the numbers is refused
+        at = at.where(yes, new)
+        accepted = accepted + yes
+        if steps is None:
+            rate = log_ratio.exp().clamp(max=1.0).nan_to_num(0.0).mean(0)
+            log_step = (log_step + _RATE * (rate - _TARGET).to(u.dtype)).clamp(-10.0, 1.0)
+    return Run(log_w, accepted / max(1, len(betas) - 2), used)
+
+
+def schedule(temperatures: int) -> list[float]:
+    """beta from exactly 0 to exactly 1, slow at both ends, where the distributions change fastest.
+
+    >>> [round(beta, 3) for beta in schedule(4)]
+    [0.0, 0.105, 0.5, 0.895, 1.0]
+    """
+    ends = 1 / (1 + math.exp(4.0)), 1 / (1 + math.exp(-4.0))
+    sigmoid = [1 / (1 + math.exp(4.0 - 8.0 * t / temperatures)) for t in range(temperatures + 1)]
+    return [0.0, *((value - ends[0]) / (ends[1] - ends[0]) for value in sigmoid[1:-1]), 1.0]
+
+
+def known_prior(model: Model, prior: Distribution | None) -> Distribution | None:
+    """The prior given, or VAE's own: a distribution, or a function or module that returns one."""
+    own = getattr(model, "prior", None) if prior is None else prior
+    own = own() if callable(own) and not isinstance(own, Distribution) else own
+    return own if isinstance(own, Distribution) else None
+
+
+def prior_of(model: Model, x: Tensor, shape: torch.Size, prior: Distribution | None) -> Distribution:
+    """A distribution of one z that can be drawn from and is the model's prior: checked, not believed."""
+    prior = known_prior(model, prior)
+    if prior is None:
+        zeros = torch.zeros(shape, dtype=initial(model, x[:1]).dtype, device=x.device)
+        prior = Independent(Normal(zeros, zeros + 1.0), len(shape))
+    with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+        z = prior.sample(torch.Size((3,)))
+    if not torch.allclose(prior.log_prob(z).double(), model.log_prior(z).double(), rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            "ais must draw from the prior, and model.log_prior is not the density of "
+            f"{'the unit Gaussian' if prior.__class__ is Independent else type(prior).__name__}; give prior=..."
+        )
+    return prior
+
+
+def _checked(z: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if tuple(z.shape) != shape:
+        raise ValueError(f"reverse must return posterior samples of shape {shape}, got {tuple(z.shape)}")
+    return z
+
+
+def _doubts(values: Mapping[str, np.ndarray], chains: int) -> list[str]:
+    lines = []
+    acceptance, ess = float(values["acceptance"].mean()), float(np.median(values["ess"]))
+    if not 0.4 < acceptance < 0.95:
+        lines.append(
+            f"AIS: {acceptance:.0%} of the moves were accepted, where about 65% is best; use more temperatures, so that "
+            "the step size has time to adapt"
+        )
+    if chains > 3 and ess < chains / 5:
+        lines.append(
+            f"AIS: half of the examples rest on fewer than {ess:.1f} of {chains} chains; use more temperatures"
+        )
+    lost = values.get("nonfinite", np.zeros(1))  # an old store did not count them
+    if lost.any():
+        lines.append(
+            f"AIS: {int(lost.sum())} chains of {int((lost > 0).sum())} examples ended with a weight that is not finite and "
+            "count as zero; look for overflow in the decoder"
+        )
+    return lines

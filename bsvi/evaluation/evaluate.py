@@ -1,0 +1,231 @@
+"""evaluate(): the paper's test numbers for any model, exact in k, in memory that does not grow with k."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from os import PathLike
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
+from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
+from bsvi.evaluation.noise import Keyed
+from bsvi.evaluation.passes import Batches, Progress, Table, check_columns, measure
+from bsvi.evaluation.scores import Score, Scores
+from bsvi.model import Model
+from bsvi.refine import SVI, whole
+
+SCORES = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")
+WALK, IWAE, LAST = 0, 1, 2  # the streams of an example's noise: independent of each other
+MANY = 0.2  # the share of high k-hat that warns: with few draws one in ten is high by chance
+_CALL_BYTES = 64 * 2**20  # what one decoder call without a graph may take ...
+_ACTIVATIONS = 256  # ... if the decoder holds about this many numbers per number of x
+
+
+def evaluate(
+    model: Model,
+    batches: Batches,
+    k: int = 500,
+    svi: SVI | None = None,
+    iwae: Iterable[int] | int | None = None,
+    seed: int = 0,
+    chunk: int | None = None,
+    store: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+    elbo_draws: int = 32,
+) -> Scores:
+    """Log-likelihood (BSVI-k, uniform pi), ELBO*, KL*, Reconstruction*, amortized ELBO and IWAE-n, per example.
+
+    batches     yields x, (x, ids) or objects with ``.x`` and ``.ids``; or one tensor of all examples
+    svi         how to refine; its ``steps`` are replaced by k
+    iwae        the numbers of draws n (or one), by default k, 2k, 3k, 4k, 5k; the first n draws of one sequence; () for none
+    chunk       draws per decoder call of the parts without gradients; no number depends on it
+    store       a file that keeps finished examples: run again after a kill, and it goes on
+    progress    called after every batch with the number of examples done
+    elbo_draws  draws of the last proposal over which Reconstruction* is averaged
+
+    beta is 1, the model is in evaluation mode. Noise belongs to the example (seed, id), not to its place in a batch.
+
+    >>> from bsvi import VAE
+    >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
+    >>> scores = evaluate(model, torch.zeros(6, 3), k=20)
+    >>> scores.log_likelihood.per_example.shape, list(scores.iwae), scores.elbo.mean <= scores.log_likelihood.mean
+    ((6,), [20, 40, 60, 80, 100], True)
+    """
+    k, seed, elbo_draws = at_least_1("k", k), whole("seed", seed), at_least_1("elbo_draws", elbo_draws)
+    svi = replace(SVI() if svi is None else svi, steps=k)
+    iwae = range(k, 5 * k + 1, k) if iwae is None else iwae if isinstance(iwae, Iterable) else (iwae,)
+    counts = tuple(sorted({at_least_1("iwae", n) for n in iwae}))
+    if chunk is not None:
+        at_least_1("chunk", chunk)
+
+    def scored(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        lambda_0 = initial(model, x)
+        values, lambda_k = walked(Keyed(model, seed, WALK, ids), x, lambda_0, svi)
+        last = Keyed(model, seed, LAST, ids)
+        values |= split_elbo(last, x, lambda_k, elbo_draws, chunk)
+        if counts:
+            values |= independent(Keyed(model, seed, IWAE, ids), x, lambda_0, counts, chunk)
+        return values
+
+    question = {
+        "what": "evaluate",
+        "version": 1,
+        "k": k,
+        "seed": seed,
+        "svi": {name: str(value) for name, value in asdict(svi).items()},
+        "refinement": type(svi).__qualname__,
+        "iwae": list(counts),
+        "elbo_draws": elbo_draws,
+    }
+    table = measure(model, batches, scored, question, store, progress, svi=svi)
+    check_columns(table, [*SCORES, *trust_names("bsvi"), *(f"iwae_{n}" for n in counts)], store)
+    check_columns(table, trust_names("iwae") if counts else (), store)
+    return judged(table, k, seed, max(counts, default=0), svi)
+
+
+def initial(model: Model, x: Tensor) -> Tensor:
+    """lambda_0 = f_phi(x), without a graph."""
+    with torch.no_grad():
+        return encode(model, x)
+
+
+def walked(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[str, Tensor], Tensor]:
+    """BSVI-k from the streamed walk of Algorithm 1, with what is needed to judge it, and the last lambda."""
+    draws = (svi.steps + 1) * svi.samples  # with m samples each has pi_i / m: the plain average again
+    tally, amortized = Tally(draws, marks=(half(draws),)), Tally(svi.samples)
+    for step in svi.walk(model, x, lambda_):
+        tally.add(step.weighed.log_w)
+        if amortized.count == 0:
+            amortized.add(step.weighed.log_w)
+        lambda_ = step.lambda_
+    values = {"log_likelihood": tally.log_mean[draws], "amortized_elbo": amortized.mean_log()}
+    return values | trust("bsvi", tally), lambda_
+
+
+def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int | None) -> dict[str, Tensor]:
+    """ELBO* of q(z; lambda) as -(Reconstruction* + KL*), exactly (MATHS 1.11).
+
+    Reconstruction* is averaged over fresh draws, KL* is the closed form, or the average over the same draws.
+    """
+    log_lik = log_ratio = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    with torch.no_grad():
+        q = posterior(model, lambda_)
+        for rows in pieces(draws, x, chunk):
+            drawn = draw(q, rows, len(x))
+            log_lik = log_lik + weigh_draw(model, x, drawn).log_lik.sum(0)
+            log_p = log_prior(model, drawn.z.flatten(0, 1)).view_as(drawn.log_q)
+            log_ratio = log_ratio + (drawn.log_q - log_p).double().sum(0)
+        kl = closed_form_kl(model, q)
+    kl = log_ratio / draws if kl is None else kl.double()
+    reconstruction = -log_lik / draws
+    return {"elbo": -(reconstruction + kl), "kl": kl, "reconstruction": reconstruction}
+
+
+def independent(
+    model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None
+) -> dict[str, Tensor]:
+    """IWAE-n for each n of ``counts`` and the amortized ELBO, from max(counts) draws of q(z; lambda)."""
+    tally = drawn(model, x, lambda_, counts, chunk)
+    values = {f"iwae_{n}": tally.log_mean[n] for n in counts}
+    return values | {"amortized_elbo": tally.mean_log()} | trust("iwae", tally)
+
+
+def drawn(model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None) -> Tally:
+    """The tally of max(counts) independent draws of q(z; lambda), without graphs."""
+    draws = max(counts)
+    tally = Tally(draws, marks=(*counts, half(draws)))
+    with torch.no_grad():
+        q = posterior(model, lambda_)
+        for rows in pieces(draws, x, chunk):
+            tally.add(weigh(model, x, q, rows).log_w)
+    return tally
+
+
+def pieces(draws: int, x: Tensor, chunk: int | None, cost: int = 1) -> Iterable[int]:
+    """``draws`` cut into chunks; the default depends on the size of x alone, never on ``draws``."""
+    if chunk is None:
+        chunk = max(1, _CALL_BYTES // (cost * _ACTIVATIONS * 4 * max(1, x.numel())))
+    return (min(chunk, draws - at) for at in range(0, draws, chunk))
+
+
+def half(draws: int) -> int:
+    """How many of the first draws a bound is compared with, to see whether it still rises."""
+    return max(1, draws // 2)
+
+
+def trust_names(name: str) -> list[str]:
+    """The names of what ``trust`` returns."""
+    return [f"{name}_{what}" for what in ("ess", "khat", "rise", "nonfinite")]
+
+
+def trust(name: str, tally: Tally) -> dict[str, Tensor]:
+    """The columns by which ``doubts`` judges an estimator."""
+    rise = tally.log_mean[tally.draws] - tally.log_mean[half(tally.draws)]
+    return {
+        f"{name}_ess": tally.ess(),
+        f"{name}_khat": tally.khat(),
+        f"{name}_rise": rise.nan_to_num(0.0),  # both -inf: no weight at all, which has a warning of its own
+        f"{name}_nonfinite": tally.nonfinite,
+    }
+
+
+def judged(table: Table, k: int, seed: int, draws: int, svi: SVI) -> Scores:
+    """The table as Scores, with diagnostics and warnings."""
+    names = {"bsvi": f"log-likelihood (BSVI-{k})", "iwae": f"IWAE-{draws}"}
+    numbers = {"bsvi": (k + 1) * svi.samples, "iwae": draws}
+    present = [name for name in names if f"{name}_ess" in table.values]
+    diagnostics: dict[str, Any] = {
+        f"{name}_ess": Score(table.values[f"{name}_ess"], table.ids).summary() for name in present
+    }
+    diagnostics["khat_above_0.7"] = {name: share_above(table.values[f"{name}_khat"]) for name in present}
+    warnings = [line for name in present for line in doubts(names[name], name, table.values, numbers[name])]
+    if svi.clip == "batch":
+        warnings.append('SVI(clip="batch") couples the examples of a batch: numbers depend on the batching')
+    return Scores(k, seed, table.ids, table.values, diagnostics, (*warnings, *table.notes), table.seconds)
+
+
+def share_above(khat: np.ndarray) -> float | None:
+    """The share of examples with k-hat above 0.7; None where there were too few weights to tell."""
+    known = khat[~np.isnan(khat)]
+    return float((known > HIGH_KHAT).mean()) if len(known) else None
+
+
+def doubts(title: str, name: str, values: Mapping[str, np.ndarray], draws: int) -> list[str]:
+    """One line for each reason not to trust an estimator, with what to try."""
+    lines = []
+    share, ess = share_above(values[f"{name}_khat"]), float(np.median(values[f"{name}_ess"]))
+    if share is not None and share > MANY:
+        lines.append(
+            f"{title}: Pareto k-hat is above {HIGH_KHAT} for {share:.0%} of the examples, so a few draws decide their "
+            "value, most likely too low; use a larger k, or compare with bsvi.ais"
+        )
+    if ess < min(10.0, draws / 5):
+        lines.append(
+            f"{title}: half of the examples rest on fewer than {ess:.1f} effective weights of {draws}; use a larger k, "
+            "or compare with bsvi.ais"
+        )
+    rise = values[f"{name}_rise"]
+    mean, error = float(rise.mean()), float(rise.std() / math.sqrt(max(1, len(rise) - 1)))
+    if mean > 0.1 and mean > 3 * error:
+        lines.append(
+            f"{title}: still rising, by {mean:.2f} ± {error:.2f} nats from {half(draws)} to {draws} weights, and about "
+            "as much may be missing; use a larger k"
+        )
+    lost = int(values[f"{name}_nonfinite"].sum())
+    if lost:
+        examples = int((values[f"{name}_nonfinite"] > 0).sum())
+        lines.append(
+            f"{title}: {lost} weights of {examples} examples were not finite and count as zero; look for overflow in "
+            "the decoder"
+        )
+    return lines
+
+
+def at_least_1(name: str, value: SupportsIndex) -> int:
+    if (number := whole(name, value)) < 1:
+        raise ValueError(f"{name} must be at least 1, a whole number, got {value!r}")
+    return number

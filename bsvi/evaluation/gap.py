@@ -1,0 +1,195 @@
+"""amortization_gap(): what the encoder loses, and what the family loses, for any trained model (Cremer et al., 2018).
+
+ln p(x) - ELBO(q_phi) = [ln p(x) - ELBO*] + [ELBO* - ELBO(q_phi)]: approximation gap + amortization gap, where ELBO* is
+the best ELBO within the family, found for each example by optimisation.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from bsvi.evaluation.evaluate import at_least_1, doubts, drawn, initial, share_above, trust, trust_names
+from bsvi.evaluation.noise import Keyed
+from bsvi.evaluation.passes import Batches, Progress, check_columns, measure
+from bsvi.evaluation.scores import Score
+from bsvi.model import Model
+from bsvi.refine import SVI, whole
+
+CLIMB, AGAIN, CHOOSE, WIDEN, JUDGE = (
+    10,
+    11,
+    12,
+    13,
+    14,
+)  # noise streams: what is judged never saw the draws that judge it
+
+
+class _Moments(NamedTuple):
+    step: int
+    first: Tensor
+    second: Tensor
+
+
+@dataclass(frozen=True)
+class Climb(SVI):
+    """SVI's walk with Adam and a rate that falls to zero (half a cosine), so that it ends at an optimum, not around it.
+
+    >>> Climb(steps=100).lr
+    0.1
+    """
+
+    steps: int = 500
+    lr: float = 0.1  # Adam's steps are about this long in mean and log-variance, whatever the gradient's size
+    max_grad_norm: float = math.inf
+    samples: int = 8  # a gradient of less noise; the rows of one decoder call
+
+    def ascend(self, lambda_: Tensor, gradient: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if state is None:
+            state = _Moments(0, torch.zeros_like(lambda_), torch.zeros_like(lambda_))
+        step = state.step + 1
+        first = 0.9 * state.first + 0.1 * gradient
+        second = 0.99 * state.second + 0.01 * gradient.square()
+        rate = self.lr * 0.5 * (1 + math.cos(math.pi * (step - 1) / self.steps))
+        move = (first / (1 - 0.9**step)) / ((second / (1 - 0.99**step)).sqrt() + 1e-8)
+        return lambda_ + rate * move, _Moments(step, first, second)
+
+
+@dataclass(frozen=True)
+class Widen(Climb):
+    """The same climb on the bound of all ``samples`` draws in place of their ELBO.
+
+    The best q for the ELBO is narrower than the posterior and its weights have heavy tails; the best q for the bound is
+    not, so ln p(x) is estimated with it.
+    """
+
+    samples: int = 16
+
+    def share(self, log_w: Tensor) -> Tensor:
+        return torch.softmax(log_w, dim=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Gap:
+    """What ``bsvi.amortization_gap`` returns, per example and with errors, in nats.
+
+    log_likelihood     IWAE-k with a q fitted for it: a lower bound on ln p(x) in expectation
+    elbo               the best ELBO in the family
+    amortized_elbo     the encoder's
+    approximation_gap  log_likelihood - elbo: what the family loses
+    amortization_gap   elbo - amortized_elbo: what the encoder loses
+    """
+
+    ids: Int64[np.ndarray, " examples"]
+    columns: Mapping[str, Float64[np.ndarray, " examples"]]
+    khat_above: float | None  # the share of examples whose k-hat is above 0.7
+    warnings: tuple[str, ...]
+    seconds: float
+
+    def __getattr__(self, name: str) -> Score:
+        if name not in NAMES:
+            raise AttributeError(f"Gap has no {name!r}; it has {', '.join(NAMES)}")
+        return Score(self.columns[name], self.ids)
+
+    def worst(self, n: int = 10) -> list[int]:
+        """The ids of the n examples on which the encoder loses most, the worst first."""
+        order = np.argsort(-self.columns["amortization_gap"], kind="stable")
+        return self.ids[order[:n]].tolist()
+
+    def summary(self) -> dict[str, Any]:
+        """For JSON: each number's mean, stderr, low and high, the worst examples and the warnings."""
+        return {
+            "examples": len(self.ids),
+            "seconds": round(self.seconds, 3),
+            **{name: getattr(self, name).summary() for name in NAMES},
+            "worst": self.worst(),
+            "khat_above_0.7": self.khat_above,
+            "warnings": list(self.warnings),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name.replace('_', ' '):<18}{getattr(self, name)}" for name in NAMES)
+
+
+NAMES = ("log_likelihood", "elbo", "amortized_elbo", "approximation_gap", "amortization_gap")
+
+
+def amortization_gap(
+    model: Model,
+    batches: Batches,
+    steps: int = 500,
+    k: int = 500,
+    climb: SVI | None = None,
+    seed: int = 0,
+    chunk: int | None = None,
+    store: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Gap:
+    """The gap of ln p(x) to the encoder's ELBO, divided into the family's part and the encoder's part.
+
+    steps  of optimisation from the encoder's q to the best q of each example; ``climb`` says how (Adam by default)
+    k      fresh draws of each q, from which its ELBO, and for ln p(x) IWAE-k, is taken
+
+    Where no optimum found is better than the start (judged on draws of its own), the start is kept. ln p(x) comes from a
+    third q, which a quarter as many steps fit to the bound itself. Batches, store and progress are as in ``evaluate``.
+
+    >>> from bsvi import VAE
+    >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
+    >>> gap = amortization_gap(model, torch.ones(6, 3), steps=50, k=50)
+    >>> gap.amortization_gap.mean > 0, len(gap.worst(2))
+    (True, 2)
+    """
+    given = Climb(steps=at_least_1("steps", steps)) if climb is None else climb
+    widen = Widen(steps=max(1, given.steps // 4))
+    k, seed = at_least_1("k", k), whole("seed", seed)
+
+    def split(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        lambda_0 = initial(model, x)
+        lambda_, gain = best(model, x, ids, lambda_0, given, seed, k, chunk)
+        wide = end_of_walk(widen, Keyed(model, seed, WIDEN, ids), x, lambda_)
+        tally, elbo, amortized = (  # the same noise for all three: their differences are less noisy than they are
+            drawn(Keyed(model, seed, JUDGE, ids), x, at, (k,), chunk) for at in (wide, lambda_, lambda_0)
+        )
+        log_p, best_elbo, own_elbo = tally.log_mean[k], elbo.mean_log(), amortized.mean_log()
+        values = (log_p, best_elbo, own_elbo, log_p - best_elbo, best_elbo - own_elbo)
+        return dict(zip(NAMES, values, strict=True)) | {"climb_gain": gain} | trust("iwae", tally)
+
+    question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
+    table = measure(model, batches, split, question, store, progress, climb=given)
+    check_columns(table, [*NAMES, "climb_gain", *trust_names("iwae")], store)
+    warnings = [*doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
+    gain = Score(table.values["climb_gain"], table.ids)
+    if gain.mean > 0.1 and not gain.mean < 3 * gain.stderr:
+        warnings.append(
+            f"the best ELBO still rises, by {gain.mean:.2f} nats in {max(1, given.steps // 4)} further steps, so the "
+            "encoder loses more than is said here and the family less; use more steps"
+        )
+    return Gap(table.ids, table.values, share_above(table.values["iwae_khat"]), tuple(warnings), table.seconds)
+
+
+def best(
+    model: Model, x: Tensor, ids: Tensor, lambda_0: Tensor, climb: SVI, seed: int, draws: int, chunk: int | None
+) -> tuple[Tensor, Tensor]:
+    """The best of lambda_0, the end of the climb and that of a second, shorter one; and what the second one gained.
+
+    Compared on draws of their own. A second climb that gains anything says that the first was too short.
+    """
+    again = replace(climb, steps=max(1, climb.steps // 4), lr=climb.lr / 2)
+    first = end_of_walk(climb, Keyed(model, seed, CLIMB, ids), x, lambda_0)
+    second = end_of_walk(again, Keyed(model, seed, AGAIN, ids), x, first)
+    ends, count = torch.stack([lambda_0, first, second]), (min(draws, 100),)
+    elbo = torch.stack([drawn(Keyed(model, seed, CHOOSE, ids), x, end, count, chunk).mean_log() for end in ends])
+    chosen = ends[elbo.argmax(0), torch.arange(len(x), device=x.device)]
+    return chosen, elbo[2] - elbo[1]
+
+
+def end_of_walk(svi: SVI, model: Model, x: Tensor, lambda_: Tensor) -> Tensor:
+    for step in svi.walk(model, x, lambda_):
+        lambda_ = step.lambda_
+    return lambda_

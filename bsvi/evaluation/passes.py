@@ -1,0 +1,273 @@
+"""One pass over a data set that turns batches into numbers per example: the engine of evaluate, amortization_gap and ais.
+
+It knows nothing of the numbers. It puts the model in evaluation mode and back, names the examples, goes on from a store,
+and gathers one column per number, ordered by example id, whatever the order and size of the batches were.
+"""
+
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor, nn
+
+from bsvi.checks.identity import identify
+from bsvi.checks.trial import check_model, check_repeats
+from bsvi.evaluation.noise import Noise
+from bsvi.model import Model
+from bsvi.objectives import check_input
+from bsvi.refine import PAPER_BATCH
+from bsvi.runs.store import Part, Record
+
+Progress = Callable[[int], None]
+Batches = Iterable[Any] | Tensor
+NOT_KEYED = (
+    "some random numbers came from torch's own generator (a posterior family without normal or uniform base noise, or a "
+    "random layer), so the numbers depend on how the examples were batched; keep the batch size fixed to compare"
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One row per example, ordered by id; ``seconds`` counts all passes that a store has seen."""
+
+    ids: Int64[np.ndarray, " examples"]
+    values: dict[str, Float64[np.ndarray, " examples"]]
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+def measure(
+    model: Model,
+    batches: Batches,
+    function: Callable[[Tensor, Tensor], dict[str, Tensor]],
+    question: dict[str, Any],
+    store: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+    **others: Any,
+) -> Table:
+    """``function(x, ids)`` of every batch, as one table.
+
+    ``question``, and ``others`` such as a refinement or a function of the user's own, are what the numbers depend on besides
+    model and data; with ``store``, finished examples are kept under them and not computed again. ``progress`` is called
+    after every batch with the number of examples done.
+    """
+    check_batches(batches)
+    with evaluation_mode(model):
+        check_model(model)
+        record = None if store is None else Record(store, question | asked_of(model, **others))
+        try:
+            return _measure(model, batches, function, record, int(question.get("seed", 0)), progress)
+        finally:
+            if record is not None:
+                record.close()
+
+
+def check_columns(table: Table, names: Iterable[str], store: str | PathLike[str] | None) -> None:
+    """ValueError where a table that came from a store lacks some of these numbers: the store was spoilt."""
+    if lacking := [name for name in names if name not in table.values]:
+        raise ValueError(f"{store} is damaged (it lacks {', '.join(lacking)}); remove it and evaluate again")
+
+
+def _measure(
+    model: Model,
+    batches: Batches,
+    function: Callable[[Tensor, Tensor], dict[str, Tensor]],
+    record: Record | None,
+    seed: int,
+    progress: Progress | None,
+) -> Table:
+    seen: set[int] = set()
+    parts: list[Part] = [] if record is None else record.parts
+    seconds, notes = 0.0, set[str]()
+    for x, ids in _named(batches):
+        check_input(x, 1.0)
+        names = ids.tolist()
+        _check_new(names, seen)
+        todo, crc = list(range(len(names))), []
+        if record is not None:
+            crc = _checksums(x)
+            todo = [i for i in todo if not _is_done(record, names[i], crc[i])]
+        if todo:
+            begin, place = time.perf_counter(), torch.tensor(todo)
+            rows = _to_model(model, x[place.to(x.device)])
+            check_repeats(model, rows)
+            values, keyed = _call(function, rows, ids[place], seed)
+            spent, remarks = time.perf_counter() - begin, set() if keyed else {NOT_KEYED}
+            part = (ids[place].numpy(), values)
+            if record is None:
+                parts.append(part)
+                seconds, notes = seconds + spent, notes | remarks
+            else:
+                record.append(part, [crc[i] for i in todo], spent, remarks)
+        if progress is not None:
+            progress(len(seen))
+    if not seen:
+        raise ValueError("there is no example to evaluate: batches gave nothing; a generator can be read once only")
+    if record is not None:
+        seconds, notes = record.seconds, record.notes
+    return _gathered(parts, seen, seconds, notes)
+
+
+def _gathered(parts: list[Part], seen: set[int], seconds: float, notes: set[str]) -> Table:
+    """The parts as one table of the examples seen: a store may hold others too."""
+    ids = np.concatenate([part[0] for part in parts])
+    order = np.argsort(ids, kind="stable")
+    order = order[np.isin(ids[order], np.fromiter(seen, np.int64, len(seen)))]
+    names = [name for name in parts[0][1] if all(name in part[1] for part in parts)]  # an old store has fewer columns
+    values = {name: np.concatenate([part[1][name] for part in parts])[order] for name in names}
+    return Table(ids[order], values, seconds, tuple(sorted(notes)))
+
+
+def _call(
+    function: Callable[[Tensor, Tensor], dict[str, Tensor]], x: Tensor, ids: Tensor, seed: int
+) -> tuple[dict[str, np.ndarray], bool]:
+    """The function's values as float64 arrays, and whether torch's own generator was left alone."""
+    cuda = [x.device] if x.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(int(Noise(ids[:1], seed).keys.item()))  # for noise that cannot be keyed: repeatable at least
+        before = _generator_states(cuda)
+        values = function(x, ids.to(x.device))
+        keyed = all(torch.equal(a, b) for a, b in zip(before, _generator_states(cuda), strict=True))
+    return {name: value.detach().double().cpu().numpy() for name, value in values.items()}, keyed
+
+
+def _generator_states(cuda: list[torch.device]) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in cuda)]
+
+
+def _named(batches: Batches) -> Iterator[tuple[Tensor, Int64[Tensor, " batch"]]]:
+    """Each batch with ids on the CPU; positions where the batches bring none."""
+    position = 0
+    for batch in batches.split(PAPER_BATCH) if isinstance(batches, Tensor) else batches:
+        x, ids = batch, None
+        if not isinstance(batch, Tensor):
+            x, ids = (batch.x, batch.ids) if hasattr(batch, "ids") else (*batch, None)[:2]
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"batches must yield x, (x, ids) or objects with .x and .ids, got {type(x).__name__}; give tensors"
+            )
+        yield x, torch.arange(position, position + len(x)) if ids is None else _ids(ids, len(x))
+        position += len(x)
+
+
+def _ids(given: Any, count: int) -> Int64[Tensor, " batch"]:
+    """The second part of a batch as ids."""
+    try:
+        ids = torch.as_tensor(given).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        ids = None
+    if ids is None or ids.shape != (count,) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        kind = type(given).__name__ if ids is None else f"{ids.dtype} {tuple(ids.shape)}"
+        raise ValueError(
+            f"the second part of a batch is its ids, {count} whole numbers, one per example, got {kind} "
+            f"({_first(given)}); number the examples, or give batches of x alone"
+        )
+    if ids.dtype == torch.uint64 and (ids.view(torch.int64) < 0).any():
+        raise ValueError(
+            f"ids must be below 2**63, got uint64 ({_first(given)}); number the examples from 0, or give batches of x alone"
+        )
+    return ids.long()
+
+
+def _first(given: Any) -> str:
+    """The first few of what a batch has in place of ids, as the user would know them."""
+    values = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
+    values = list(values)[:3] if isinstance(values, Iterable) and not isinstance(values, str | bytes) else [values]
+    text = ", ".join(map(repr, values))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_batches(batches: object) -> None:
+    """Raise, with what to do, on batches that cannot be gone through."""
+    if not isinstance(batches, Iterable):
+        raise TypeError(f"batches must be a tensor or an iterable of batches, got {type(batches).__name__}")
+
+
+def _check_new(names: list[int], seen: set[int]) -> None:
+    for name in names:
+        if name in seen:
+            raise ValueError(
+                f"example id {name} comes twice; the second part of a batch is its ids, and labels are no ids: give unique "
+                "ids, or batches of x alone, such as (x for x, y in batches)"
+            )
+        seen.add(name)
+
+
+def _is_done(record: Record, name: int, crc: int) -> bool:
+    known = record.crc.get(name)
+    if known is not None and known != crc:
+        raise ValueError(
+            f"{record.path} holds example {name} with other data; the data or the ids have changed: "
+            "remove the file or name another"
+        )
+    return known is not None
+
+
+def _checksums(x: Tensor) -> list[int]:
+    rows = x.detach().cpu().contiguous().reshape(len(x), -1)  # as bytes: numpy does not know bfloat16
+    return [zlib.crc32(row.view(torch.uint8).numpy().tobytes()) for row in rows]
+
+
+def _to_model(model: Model, x: Tensor) -> Tensor:
+    parameter = next(iter(_parameters(model)), None)
+    return x if parameter is None else x.to(parameter.device)
+
+
+def _parameters(model: Model) -> list[nn.Parameter]:
+    parameters = getattr(model, "parameters", None)
+    return list(parameters()) if callable(parameters) else []
+
+
+@contextmanager
+def evaluation_mode(model: Model) -> Iterator[None]:
+    """Evaluation mode and no parameter gradients within; every module and parameter as it was afterwards."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    trained = [p for p in _parameters(model) if p.requires_grad and p.is_leaf]
+    try:
+        if isinstance(model, nn.Module):
+            model.eval()
+        for parameter in trained:
+            parameter.requires_grad_(False)  # SVI asks for lambda's gradient alone: less to keep, less to compute
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+def asked_of(model: Model, **others: Any) -> dict[str, Any]:
+    """What a store must know of the model: its tensors, and all else that makes it another function of x."""
+    asked: dict[str, Any] = {"model": model_hash(model)}
+    if code := identify(model, **others):
+        asked["code"] = code
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            asked[f"autocast {device}"] = str(torch.get_autocast_dtype(device))
+    return asked
+
+
+def model_hash(model: Model) -> str:
+    """sha256 over names, types, shapes and bytes of the model's parameters and buffers.
+
+    >>> from bsvi import VAE
+    >>> model_hash(VAE(nn.Linear(3, 4), nn.Linear(2, 3))) == model_hash(VAE(nn.Linear(3, 4), nn.Linear(2, 3)))
+    False
+    """
+    digest = hashlib.sha256(type(model).__name__.encode())
+    state = model.state_dict() if isinstance(model, nn.Module) else dict(enumerate(_parameters(model)))
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().contiguous()
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,111 @@
+"""Where networks, data and methods meet: an experiment's configuration becomes a model, an objective and batches."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bsvi import nets
+from bsvi.data import Batch, Dataset, evaluation_batches, load, training_batches
+from bsvi.experiments.config import Experiment
+from bsvi.methods import objective
+from bsvi.model import VAE
+from bsvi.objectives import Objective
+from bsvi.refine import SVI
+from bsvi.training.loop import Training
+
+VALID_BATCH = 200  # validation runs without theta's graphs, so it can take more at once
+
+
+@dataclass(frozen=True)
+class Built:
+    """All that ``train`` needs, on one device; of several processes that train together, process ``rank`` of ``size``."""
+
+    model: VAE
+    objective: Objective
+    dataset: Dataset
+    experiment: Experiment
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    def batches(self, start_step: int) -> Any:
+        """This process's share of the training batches from this step on, a function of seed and step: resuming is exact."""
+        e = self.experiment
+        return training_batches(
+            self.dataset.train,
+            seed=e.seed,
+            batch_size=e.batch_size,
+            start_step=start_step,
+            rank=self.rank,
+            world_size=self.size,
+            device=self.device,
+        )
+
+    def valid(self, _: int = 0) -> Any:
+        return evaluation_batches(self.dataset.valid, batch_size=VALID_BATCH, device=self.device)
+
+    def training(self, **limits: float) -> Training:
+        """The experiment's training settings, with time limit and saving interval of the moment."""
+        e = self.experiment
+        return Training(
+            steps=e.steps,
+            lr=e.optim.lr,
+            max_grad_norm=e.optim.max_grad_norm,
+            beta_start=e.anneal.start,
+            beta_steps=e.anneal.steps,
+            valid_every=e.valid_every,
+            patience=e.patience,
+            log_every=e.log_every,
+            **limits,
+        )
+
+
+def load_data(e: Experiment, data_dir: Path | None = None, progress: bool = True) -> Dataset:
+    """The experiment's images."""
+    options: dict[str, Any] = {"size": e.data.size, "binarise": e.data.binarise}
+    options = {name: value for name, value in options.items() if value is not None}
+    return load(e.data.name, data_dir, extra=e.data.extra, progress=progress, **options)
+
+
+def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str, spectral: bool | None = None) -> VAE:
+    """The experiment's networks, freshly initialised from its seed; ``spectral`` as for PixelCNN."""
+    torch.manual_seed(e.seed)
+    image = shape[1:]
+    pixel = nets.Bernoulli() if likelihood == "bernoulli" else nets.DiscretisedLogistic()
+    if e.net.kind == "mlp":
+        encoder: Any = nets.MLPEncoder(e.net.latent, image, e.net.hidden)
+        return VAE(encoder, nets.MLPDecoder(e.net.latent, image, e.net.hidden, likelihood=pixel))
+    encoder = nets.ResNetEncoder(e.net.latent, image, e.net.encoder)
+    decoder = nets.PixelCNN(e.net.latent, image, e.net.channels, e.net.kernels, likelihood=pixel, spectral=spectral)
+    return VAE(encoder, decoder)
+
+
+def build_objective(e: Experiment) -> Objective:
+    svi = SVI(**e.svi.model_dump())
+    return objective(e.method, e.svi.steps, svi, resampled=e.resampled, recompute=e.recompute)
+
+
+def build(e: Experiment, device: torch.device, data_dir: Path | None = None, progress: bool = True) -> Built:
+    """Model, objective and data of an experiment."""
+    dataset = load_data(e, data_dir, progress)
+    model = build_model(e, dataset.shape, dataset.likelihood).to(device)
+    return Built(model, build_objective(e).to(device), dataset, e, device)
+
+
+def describe_data(dataset: Dataset) -> dict[str, Any]:
+    """What a result must say of its data: name, hash, counts; of your own images also where they are."""
+    counts: dict[str, int] = {str(split.name): len(split) for split in dataset.splits}
+    place = {"path": dataset.place} if dataset.place else {}
+    return {"name": dataset.name, "sha256": dataset.sha256, "shape": list(dataset.shape), **counts, **place}
+
+
+def reconstructions(model: VAE, batch: Batch, count: int = 8) -> torch.Tensor:
+    """Images and what the decoder makes of the encoder's mean, (2, count, 1, height, width) in [0, 1]."""
+    x = batch.x[:count]
+    with torch.no_grad():
+        z = model.posterior(model.encode(x)).mean
+        decoder: Any = model.decoder
+        silent = {"progress": lambda done, rows: None} if isinstance(decoder, nets.PixelCNN) else {}
+        return torch.stack([x, decoder.sample(z, generator=torch.Generator().manual_seed(0), **silent).to(x)])

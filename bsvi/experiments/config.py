@@ -1,0 +1,228 @@
+"""What an experiment is made of: settings as data, each with its default and its reason. Imports no torch.
+
+The paper's hyperparameters are those of its appendix D (table of hyperparameters) unless a field says otherwise.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from bsvi.system.files import printable
+
+MOST, LONGEST = 1_000_000, 10**12  # of sizes and of steps: what is larger is a slip of the finger
+MOST_SEED = 2**64 - 1  # torch takes no larger one
+
+MethodName = Literal["vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi"]
+WIDEST = 65_536  # units of a layer: a configuration may come from a stranger, and is checked before it is built
+LARGEST_TOML = 1 << 20
+
+
+def plain_name(name: str) -> str:
+    """The name, if it is one printable line that stays below the folder of runs."""
+    if not name or not name.isprintable() or len(name) > 200:
+        raise ValueError("must be one line of at most 200 printable characters")
+    if name.startswith("/") or {"", ".", ".."} & {*name.split("/")}:
+        raise ValueError("must be no path that leaves the folder of runs")
+    return name
+
+
+def plain_text(text: str) -> str:
+    """The text, if it is a line that a path can be: no control characters, no halves of characters."""
+    if len(text) > 4000 or any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text):
+        raise ValueError("must be one line of text without control characters")
+    return text
+
+
+Width = Annotated[int, Field(ge=1, le=WIDEST)]
+Taps = Annotated[int, Field(ge=1, le=99)]
+DATA_SETS = ("digits", "omniglot", "svhn", "fashion-mnist")  # any other name is the path of someone's own images
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Data(Settings):
+    name: Annotated[str, AfterValidator(plain_text)] = Field(
+        "digits", description="digits, omniglot, svhn, fashion-mnist, or the path of your own images"
+    )
+    extra: bool = Field(True, description="SVHN: also train on the 531,131 extra images, as the paper does")
+    size: tuple[int, int] | None = Field(None, description="own images: resize to height and width")
+    binarise: Literal["dynamic", "threshold", "none"] | None = Field(
+        None, description="own images: 0/1 pixels drawn at each visit, cut at one half, or grey values kept"
+    )
+
+
+class Net(Settings):
+    kind: Literal["pixelcnn", "mlp"] = Field("pixelcnn", description="residual encoder + gated PixelCNN, or two MLPs")
+    latent: int = Field(32, ge=1, le=WIDEST, description="dimensions of z (paper: 32; SVHN 64)")
+    channels: int = Field(32, ge=1, le=WIDEST, description="PixelCNN: channels of each layer (paper: 32)")
+    kernels: tuple[Taps, ...] = Field(
+        (9, 9, 9, 7, 7, 7, 5, 5, 5, 3, 3, 3), max_length=64, description="PixelCNN: one layer each (Kim et al.)"
+    )
+    encoder: tuple[Width, ...] = Field(
+        (64, 64, 64), max_length=16, description="residual encoder: channels of its blocks (paper: 64)"
+    )
+    hidden: int = Field(200, ge=1, le=WIDEST, description="MLP: width of its two hidden layers (Burda et al.: 200)")
+
+
+class SVISettings(Settings):
+    steps: int = Field(
+        9, ge=1, le=MOST, description="k; svi and iwae take k + 1, so that all methods see as many weights"
+    )
+    lr: float = Field(
+        0.02, gt=0, le=MOST, description="paper's 1.0 over its batch of 50: the per-example form (SVI.from_paper)"
+    )
+    momentum: float = Field(0.5, ge=0, lt=1, description="paper's")
+    max_grad_norm: float = Field(
+        50**0.5, gt=0, le=LONGEST, description="paper's 1.0 in per-example form, for mean and log-variance each"
+    )
+    samples: int = Field(1, ge=1, le=10_000, description="Monte-Carlo draws per step (paper: 1)")
+    closed_form_kl: bool = Field(
+        False, description="step along the likelihood's sample and the closed-form KL, as Kim et al."
+    )
+    clip: Literal["example", "batch"] = Field(
+        "example", description="batch: Kim et al.'s literal form, with lr 1 and norm 1"
+    )
+
+
+class Optim(Settings):
+    lr: float = Field(1e-3, gt=0, le=MOST, description="AMSGrad's rate (paper)")
+    max_grad_norm: float = Field(
+        5.0, gt=0, le=LONGEST, description="norm of phi's and theta's gradient together (paper)"
+    )
+
+
+class Anneal(Settings):
+    start: float = Field(1.0, gt=0, le=1, description="beta of the first step (paper: 0.1 on Omniglot, else 1)")
+    steps: int = Field(0, ge=0, le=LONGEST, description="steps until beta is 1 (paper: 5,000 on Omniglot, else 0)")
+
+
+class Experiment(Settings):
+    """A data set, its networks, and how they are trained."""
+
+    experiment: Annotated[str, AfterValidator(plain_name)] = Field(
+        "digits", description="the name under which runs are filed"
+    )
+    method: MethodName = Field("bsvi-sir", description="one of the paper's eight")
+    seed: int = Field(0, ge=0, le=MOST_SEED, description="of weights, noise, order of examples and binarisation")
+    data: Data = Data()
+    net: Net = Net()
+    svi: SVISettings = SVISettings()
+    optim: Optim = Optim()
+    anneal: Anneal = Anneal()
+    batch_size: int = Field(50, ge=1, le=MOST, description="paper's")
+    steps: int = Field(200_000, ge=1, le=LONGEST, description="updates at most (paper)")
+    valid_every: int = Field(1000, ge=1, le=LONGEST, description="steps between looks at the validation images")
+    patience: int = Field(20, ge=0, le=LONGEST, description="stop after so many looks without a better bound; 0: never")
+    log_every: int = Field(100, ge=1, le=LONGEST, description="steps between lines of metrics.jsonl")
+    resampled: int = Field(1, ge=1, le=10_000, description="draws of q_SIR that train theta (paper: 1)")
+    recompute: bool | None = Field(
+        None, description="methods on all draws: run the decoder again, not keep k + 1 graphs"
+    )
+
+
+_OMNIGLOT = Experiment(
+    experiment="omniglot", data=Data(name="omniglot"), anneal=Anneal(start=0.1, steps=5000), recompute=True
+)
+_FASHION = Experiment(experiment="fashion-mnist", data=Data(name="fashion-mnist"), recompute=True)
+_SVHN = Experiment(experiment="svhn", data=Data(name="svhn"), net=Net(latent=64), recompute=True)
+_MLP = Net(kind="mlp", latent=50)
+_SMALL = Net(channels=8, kernels=(5, 3, 3), encoder=(8, 16, 16))
+_STEP = SVISettings(lr=0.1, max_grad_norm=1.0)
+_CPU = {"svi": _STEP, "steps": 5000, "valid_every": 250, "patience": 8, "log_every": 50}
+
+
+def _variant(base: Experiment, suffix: str, net: Net, **changes: Any) -> Experiment:
+    """A CPU-sized copy of a paper's experiment: other networks, an SVI step chosen by results/svi_step, fewer updates."""
+    net = net.model_copy(update={"latent": base.net.latent}) if net.kind == "pixelcnn" else net
+    anneal = base.anneal.model_copy(update={"steps": base.anneal.steps // 5})
+    update = {"experiment": f"{base.experiment}-{suffix}", "net": net, "recompute": None, "anneal": anneal}
+    return base.model_copy(update={**update, **_CPU, **changes})
+
+
+def _experiments() -> dict[str, Experiment]:
+    paper = [_OMNIGLOT, _FASHION, _SVHN]
+    rates = {"omniglot": 3e-3}  # grey pixels take no more than the paper's 1e-3: see results/README.md
+    mlp = [_variant(base, "mlp", _MLP, optim=Optim(lr=rates.get(base.experiment, 1e-3))) for base in paper]
+    small = [_variant(base, "small", _SMALL) for base in paper]
+    digits = Experiment(
+        net=Net(latent=8, channels=8, kernels=(3, 3), encoder=(8, 16, 16)),
+        svi=_STEP,
+        steps=1000,
+        valid_every=100,
+        patience=0,
+        log_every=20,
+    )
+    return {e.experiment: e for e in [digits, *paper, *mlp, *small]}
+
+
+EXPERIMENTS = _experiments()
+
+
+def read_toml(path: Path, base: Experiment) -> Experiment:
+    """``base`` with the fields of a TOML file; an unknown or wrong field is one line that names it."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_TOML + 1)
+        if len(text) > LARGEST_TOML:
+            raise ValueError(f"more than {LARGEST_TOML:,} bytes")
+        given = tomllib.loads(text.decode())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); name an existing TOML file") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not TOML: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {printable(error, 200)}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not TOML: it is nested too deep") from None
+    return update(base, given, str(path))
+
+
+def update(base: Experiment, given: Any, source: str) -> Experiment:
+    """``base`` with nested fields replaced; errors name the field, and the nearest one that exists."""
+
+    if not isinstance(given, dict):
+        raise ValueError(f"{source}: a configuration is a table of fields, got {given!r:.80}")
+
+    def merge(settings: BaseModel, values: dict[str, Any], prefix: str) -> dict[str, Any]:
+        merged = settings.model_dump()
+        for key, value in values.items():
+            if key not in merged:
+                close = difflib.get_close_matches(key[:80], merged, n=1)
+                hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(merged)}"
+                raise ValueError(f"{source}: unknown field {prefix}{key:.80}; {hint}")
+            inner = getattr(settings, key)
+            if isinstance(inner, BaseModel):
+                if not isinstance(value, dict):
+                    raise ValueError(f"{source}: {prefix}{key} is a table, got {value!r:.80}; write [{prefix}{key}]")
+                value = merge(inner, value, f"{prefix}{key}.")
+            merged[key] = value
+        return merged
+
+    try:
+        return Experiment.model_validate(merge(base, given, ""))
+    except ValidationError as error:
+        raise ValueError(f"{source}: {first_problem(error)}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first complaint of pydantic as one line: field, what was got, what is wanted."""
+    problem = error.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"])
+    return f"{field} = {problem['input']!r:.80}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """The fields in which two configurations differ, as 'svi.lr: 0.02 -> 0.1'."""
+    lines = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            lines += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            lines.append(f"{prefix}{key}: {a} -> {b}")
+    return lines

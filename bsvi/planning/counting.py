@@ -1,0 +1,121 @@
+"""What a training step costs, counted on tensors without contents: in seconds and without memory, whatever its size."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bsvi.draws import encode, weigh
+from bsvi.experiments.build import build_model, build_objective
+from bsvi.experiments.config import Experiment
+from bsvi.model import VAE
+from bsvi.objectives import Objective
+from bsvi.planning.devices import Device, Kernel
+from bsvi.planning.pace import Pace, Passes, chunk
+from bsvi.planning.plan import EVALUATION_BATCH, Images
+from bsvi.planning.tally import Tally
+from bsvi.refine import SVI
+from bsvi.theta import AllDraws, Recomputed
+from bsvi.training.loop import evaluating
+
+
+@dataclass(frozen=True)
+class Count:
+    """One training step of a method, counted."""
+
+    decoder_calls: int  # per example
+    flops: int  # of the whole step
+    decoder_flops: int
+    memory: int  # bytes: weights, gradients, optimiser, best weights, and the most that is alive within a step
+    kernels: dict[Kernel, int]
+
+
+def ghost(e: Experiment, images: Images, on_cpu: bool) -> VAE:
+    """The experiment's networks on the meta device, with the arithmetic of the planned one.
+
+    The transform along the width is for CPUs; everywhere else the decoder convolves directly.
+    """
+    model = build_model(e, images.shape, images.likelihood).to("meta")
+    for layer in [] if on_cpu else getattr(model.decoder, "layers", ()):
+        layer.spectral = False
+    return model
+
+
+def count(e: Experiment, images: Images, on_cpu: bool = False) -> Count:
+    """One training step of the experiment's method, counted on tensors without contents: in seconds, whatever its size.
+
+    >>> from bsvi.experiments.config import EXPERIMENTS
+    >>> from bsvi.planning.plan import images_of
+    >>> e = EXPERIMENTS["omniglot"].model_copy(update={"method": "vae"})
+    >>> found = count(e, images_of(e))
+    >>> found.decoder_calls, round(found.decoder_flops / 1e9), round(found.memory / 2**30, 1)
+    (1, 150, 0.7)
+    """
+    model = ghost(e, images, on_cpu)
+    x = torch.empty(e.batch_size, *images.shape, device="meta")
+    objective = settled(build_objective(e).to("meta"), model, x)
+    weights = [*model.parameters(), *objective.parameters()]
+    with Tally() as step:
+        step.ignore([*weights, *model.buffers(), x])
+        objective(model, x).loss.backward()
+    with Tally() as encoding:
+        model.encode(x).sum().backward()
+    size, buffers = _bytes(weights), _bytes(model.buffers())
+    # weights, last step's gradients (freed after the forward pass), AMSGrad's three moments, and the best weights so far
+    memory = 6 * size + 2 * buffers + step.peak
+    return Count(objective.decoder_calls, step.flops, step.flops - encoding.flops, memory, dict(step.kernels))
+
+
+def count_all(experiments: Mapping[str, Experiment], images: Images, on_cpu: bool = False) -> dict[str, Count]:
+    """Each experiment's count; those that differ in pi alone, which costs nothing, are counted once."""
+    counted: dict[str, Count] = {}
+    kinds = {name: build_objective(e).extra_repr() for name, e in experiments.items()}
+    for name, e in experiments.items():
+        if kinds[name] not in counted:
+            counted[kinds[name]] = count(e, images, on_cpu)
+    return {name: counted[kind] for name, kind in kinds.items()}
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def settled(objective: Objective, model: VAE, x: Tensor) -> Objective:
+    """The objective after it has decided whether the decoder's graphs fit its budget, which it cannot see on meta tensors."""
+    theta, svi = objective.theta, objective.refinement
+    if isinstance(theta, AllDraws) and isinstance(svi, SVI) and theta.budget < math.inf:
+        sizes: dict[int, int] = {}
+
+        def note(saved: Tensor) -> Tensor:
+            sizes[saved.untyped_storage()._cdata] = saved.untyped_storage().nbytes()
+            return saved
+
+        lambda_ = encode(model, x).detach().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+            kept = weigh(model, x, model.posterior(lambda_), svi.samples)  # noqa: F841 - keeps the storages apart
+        fits = (svi.steps + 1) * sum(sizes.values()) <= theta.budget
+        objective.theta = AllDraws(budget=math.inf) if fits else Recomputed()
+    return objective
+
+
+def priced(e: Experiment, images: Images, device: Device, counts: dict[str, Count]) -> Pace:
+    """The pace on a device that is known by its rates: every step from its count, and a decoder pass of the evaluation."""
+    model = ghost(e, images, on_cpu=device.name == "cpu")
+    x = torch.empty(EVALUATION_BATCH, *images.shape, device="meta")
+    lambda_0 = torch.zeros(len(x), 2 * e.net.latent, device="meta")
+    svi = SVI(**e.svi.model_dump())
+
+    def cost(draws: Iterable[Any]) -> float:
+        with evaluating(model), Tally() as tally:
+            for _ in draws:
+                pass
+        return device.seconds(tally.kernels)
+
+    with torch.no_grad():
+        forward = cost(weigh(model, x, model.posterior(lambda_0), chunk(x)) for _ in range(1)) / chunk(x)
+    one, two = (cost(replace(svi, steps=steps).walk(model, x, lambda_0)) for steps in (1, 2))
+    passes = Passes(forward, two - one, len(x))  # of no step: each method has its own count
+    return Pace({name: device.seconds(count.kernels) for name, count in counts.items()}, passes, passes)

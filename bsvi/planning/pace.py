@@ -1,0 +1,191 @@
+"""How fast training goes on this machine: a few real steps of a few methods, from which the others follow."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bsvi.data import Dataset, Split, training_batches
+from bsvi.draws import encode, weigh
+from bsvi.evaluation.evaluate import pieces
+from bsvi.experiments.build import Built, build_model, build_objective
+from bsvi.experiments.config import Experiment
+from bsvi.objectives import Objective
+from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, Evaluation, Images, Seconds
+from bsvi.refine import SVI, Amortized
+from bsvi.system import runtime
+from bsvi.training.loop import Training, Watcher, train
+
+# One of each kind of step is timed. The other methods take the same step with more or fewer passes of the decoder: svi is
+# bsvi-sir with one more step of refinement and one call less, and pi's k + 1 numbers cost nothing.
+TIMED_AS = {
+    "vae": "vae",
+    "iwae": "iwae",
+    "svi": "bsvi-sir",
+    "bsvi": "bsvi",
+    "bsvi-ds": "bsvi-ds",
+    "bsvi-pi": "bsvi",
+    "bsvi-sir": "bsvi-sir",
+    "bsvi-sir-pi": "bsvi-sir",
+}
+IMAGES = 1000  # made up, to draw batches from
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of one decoder call over ``rows`` images."""
+
+    forward: float  # without a graph
+    refine: float  # forward for all samples of a step, backward to z, and the step on lambda
+    rows: int
+
+    def of(self, objective: Objective, calls: int) -> float:
+        """The time of ``calls`` decoder calls, of which SVI's steps also go backward to z."""
+        svi: Any = objective.refinement
+        steps, samples = (svi.steps, svi.samples) if _walks(objective) else (0, 0)
+        return steps * self.refine + (calls - steps * samples) * self.forward
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of whole steps by method, and of decoder calls over a batch of training, of validation and of ``bsvi evaluate``."""
+
+    steps: dict[str, float]
+    training: Passes
+    evaluation: Passes
+    scoring: Passes | None = None  # as evaluation where it was not timed
+
+    def of(self, e: Experiment, images: Images, evaluation: Evaluation) -> Seconds:
+        """The times of the experiment's method, from the one that was timed and the passes by which they differ."""
+        name = e.method if e.method in self.steps else TIMED_AS[e.method]
+        mine, timed = (build_objective(replace_method(e, method)) for method in (e.method, name))
+        more = self.training.of(mine, mine.decoder_calls) - self.training.of(timed, timed.decoder_calls)
+        large = self.evaluation
+        without_theta = mine.decoder_calls - mine.theta.decoder_calls(rows(mine)) if _walks(mine) else rows(mine)
+        look = large.of(mine, without_theta) * images.valid / large.rows
+        small = self.scoring or large
+        scored = evaluation.k * small.refine + (1 + ELBO_DRAWS + evaluation.iwae) * small.forward
+        return Seconds(self.steps[name] + more, look, scored * evaluation.images / small.rows)
+
+
+def _walks(objective: Objective) -> bool:
+    return isinstance(objective.refinement, SVI)
+
+
+def rows(objective: Objective) -> int:
+    """Draws per example."""
+    refinement: Any = objective.refinement
+    return refinement.draws if isinstance(refinement, Amortized) else (refinement.steps + 1) * refinement.samples
+
+
+def chunk(x: Tensor) -> int:
+    """Draws that evaluation without gradients takes at once."""
+    return next(iter(pieces(1 << 20, x, None)))
+
+
+def replace_method(e: Experiment, method: str) -> Experiment:
+    return e.model_copy(update={"method": method})
+
+
+class Clocked(Watcher):
+    """Notes when each step ended."""
+
+    def __init__(self, tick: Callable[[], float]) -> None:
+        self.tick, self.ends = tick, [tick()]
+
+    def start(self, step: int) -> None:
+        self.ends = [self.tick()]
+
+    def step(self, step: int) -> None:
+        self.ends.append(self.tick())
+
+    def durations(self) -> list[float]:
+        """Seconds of each step; the first one is left out where there are more, as it also sets things up."""
+        found = [b - a for a, b in zip(self.ends, self.ends[1:], strict=False)]
+        return found[1:] or found
+
+
+def measure(
+    e: Experiment,
+    images: Images,
+    methods: Iterable[str],
+    started: runtime.Started,
+    seconds: float = 20.0,
+    clock: Callable[[], float] = time.perf_counter,
+    say: Callable[[str], None] = lambda line: None,
+    rows: int = EVALUATION_BATCH,
+) -> Pace:
+    """Time the real training loop on made-up images, all kinds of step in turn, for about ``seconds`` after a warm-up.
+
+    ``rows`` is the batch of ``bsvi evaluate``. Every kind has networks of its own, as in a run of its own: a compiled decoder
+    keeps a few kinds of call only.
+    """
+
+    def tick() -> float:
+        if started.device.type == "cuda":
+            torch.cuda.synchronize()
+        return clock()
+
+    timed = sorted({TIMED_AS[method] for method in methods} | {"bsvi-sir"})
+    built = {name: _build(replace_method(e, name), images, started) for name in timed}
+    lengths = {}
+    for name, one in built.items():
+        say(f"measuring {name}: warm-up, which compiles where that is chosen")
+        _steps(one, 1, tick)
+        lengths[name] = max(1, min(10, int(0.5 / statistics.median(_steps(one, 2, tick)))))
+    sizes = {"training": e.batch_size, "evaluation": EVALUATION_BATCH, "scoring": rows}
+    found: dict[str, list[float]] = {}
+    begin, done = time.perf_counter(), 0
+    while not done or (time.perf_counter() - begin < seconds and done < 25):
+        for name, one in built.items():
+            found.setdefault(name, []).append(statistics.median(_steps(one, 1 + lengths[name], tick)))
+        for what, size in sizes.items():
+            forward, refine = _passes(built["bsvi-sir"], size, what != "training", tick)
+            found.setdefault(f"forward {what}", []).append(forward)
+            found.setdefault(f"refine {what}", []).append(refine)
+        done += 1
+        say(f"measuring: round {done}")
+    medians = {name: statistics.median(times) for name, times in found.items()}
+    passes = [Passes(medians[f"forward {what}"], medians[f"refine {what}"], size) for what, size in sizes.items()]
+    return Pace({name: medians[name] for name in timed}, *passes)
+
+
+def _build(e: Experiment, images: Images, started: runtime.Started) -> Built:
+    grey = torch.randint(256, (IMAGES, *images.shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    split = Split("train", grey, torch.arange(IMAGES), 255, binarise=images.likelihood == "bernoulli")
+    dataset = Dataset("made up", split, split, split, "bernoulli" if split.binarise else "logistic")
+    model = build_model(e, images.shape, images.likelihood).to(started.device)
+    runtime.compile_decoder(model.decoder, started.compile)
+    return Built(model, build_objective(e).to(started.device), dataset, e, started.device)
+
+
+def _steps(built: Built, steps: int, tick: Callable[[], float]) -> list[float]:
+    """Seconds of each of a few training steps."""
+    clocked = Clocked(tick)
+    settings = Training(steps=steps, lr=built.experiment.optim.lr, log_every=built.experiment.log_every)
+    result = train(built.model, built.objective, built.batches, None, settings, watcher=clocked)
+    if result.stopped != "steps":
+        raise KeyboardInterrupt(result.stopped)
+    return clocked.durations()
+
+
+def _passes(built: Built, size: int, chunks: bool, tick: Callable[[], float], steps: int = 3) -> tuple[float, float]:
+    """Seconds of one draw without a graph, and of one step of the walk; evaluation takes several small draws at a time."""
+    model, svi = built.model, replace(SVI(**built.experiment.svi.model_dump()), steps=steps)
+    x = next(training_batches(built.dataset.train, seed=0, batch_size=size, device=built.device)).x
+    times, draws = [], chunk(x) if chunks else 1
+    with torch.no_grad():
+        lambda_0 = encode(model, x)
+        for _ in range(3):
+            begin = tick()
+            weigh(model, x, model.posterior(lambda_0), draws)
+            times.append((tick() - begin) / draws)
+    forward = statistics.median(times)
+    begin = tick()
+    for _ in svi.walk(model, x, lambda_0):
+        pass
+    return forward, max(forward, (tick() - begin - forward) / steps)

@@ -1,0 +1,151 @@
+"""How much a table of runs will take before it is started: operations, memory and hours, for this machine or another."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bsvi.data import digits, fashion_mnist, omniglot, svhn
+from bsvi.experiments.build import load_data
+from bsvi.experiments.config import Experiment
+
+HELD_OUT = 2000  # validation images of the public data sets: the loaders' default
+EVALUATION_BATCH = 100  # of validation, and of bsvi evaluate where nothing is measured
+ELBO_DRAWS = 32  # of bsvi evaluate
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a plan needs to know of a data set."""
+
+    shape: tuple[int, int, int]
+    likelihood: str
+    valid: int
+    test: int
+
+
+_KNOWN = {
+    "digits": Images((1, 8, 8), "bernoulli", *digits.COUNTS[1:]),
+    "omniglot": Images((1, omniglot.SIDE, omniglot.SIDE), "bernoulli", HELD_OUT, omniglot.COUNTS[1]),
+    "fashion-mnist": Images((1, fashion_mnist.SIDE, fashion_mnist.SIDE), "logistic", HELD_OUT, fashion_mnist.COUNTS[1]),
+    "svhn": Images((1, svhn.SIDE, svhn.SIDE), "logistic", HELD_OUT, svhn.COUNTS["test_32x32.mat"]),
+}
+
+
+def images_of(e: Experiment, data_dir: Path | None = None) -> Images:
+    """The experiment's images: known for the public data sets without reading them, read where they are the user's own.
+
+    >>> from bsvi.experiments.config import EXPERIMENTS
+    >>> images_of(EXPERIMENTS["svhn"])
+    Images(shape=(1, 32, 32), likelihood='logistic', valid=2000, test=26032)
+    """
+    if e.data.name in _KNOWN:
+        return _KNOWN[e.data.name]
+    dataset = load_data(e, data_dir, progress=False)
+    return Images(dataset.shape, dataset.likelihood, len(dataset.valid), len(dataset.test))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What bsvi evaluate is asked for: BSVI-k, and IWAE with at most ``iwae`` draws, of ``images`` test images."""
+
+    k: int
+    iwae: int
+    images: int
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What one method takes: a step, a look at all validation images, an evaluation of the trained run."""
+
+    step: float
+    look: float
+    evaluation: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method of a plan; hours are for one run."""
+
+    method: str
+    decoder_calls: int
+    decoder_flops: int
+    flops: int
+    memory: int
+    step_seconds: float
+    look_seconds: float
+    train_hours: float
+    evaluate_hours: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table of runs: one row per method, each with ``seeds`` runs."""
+
+    experiment: str
+    device: str
+    basis: str  # "counted" from data sheets or a given rate, or "measured" here
+    steps: int
+    batch_size: int
+    k: int
+    seeds: int
+    devices: int
+    evaluation: Evaluation
+    rows: tuple[Row, ...]
+
+    @property
+    def train_hours(self) -> float:
+        return self.seeds * sum(row.train_hours for row in self.rows)
+
+    @property
+    def evaluate_hours(self) -> float:
+        return self.seeds * sum(row.evaluate_hours for row in self.rows)
+
+    @property
+    def hours_on_devices(self) -> float:
+        """Hours until all is trained and evaluated where each device takes one whole run after the other."""
+        return shared(
+            [row.train_hours + row.evaluate_hours for row in self.rows for _ in range(self.seeds)], self.devices
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All numbers, for --json."""
+        hours = {"train_hours": self.train_hours, "evaluate_hours": self.evaluate_hours}
+        return asdict(self) | hours | {"hours_on_devices": self.hours_on_devices}
+
+
+def shared(hours: Iterable[float], devices: int) -> float:
+    """When the last of these runs ends if the longest start first and none is split.
+
+    >>> shared([3.0, 1.0, 1.0, 1.0], devices=2), shared([3.0, 1.0, 1.0], devices=8)
+    (3.0, 3.0)
+    """
+    ends = [0.0] * devices
+    for run in sorted(hours, reverse=True):
+        ends[ends.index(min(ends))] += run
+    return max(ends)
+
+
+def make_plan(
+    e: Experiment,
+    methods: Iterable[str],
+    device: str,
+    counts: Mapping[str, Any],
+    seconds: dict[str, Seconds],
+    evaluation: Evaluation,
+    seeds: int = 1,
+    devices: int = 1,
+    basis: str = "counted",
+) -> Plan:
+    """Steps, looks and the evaluation of every method, put together. Early stopping is not foreseen: an upper figure."""
+    looks = math.ceil(e.steps / e.valid_every)
+    rows = []
+    for method in methods:
+        count, s = counts[method], seconds[method]
+        hours = (e.steps * s.step + looks * s.look) / 3600
+        sizes = (count.decoder_calls, count.decoder_flops, count.flops, count.memory)
+        rows.append(Row(method, *sizes, s.step, s.look, hours, s.evaluation / 3600))
+    return Plan(
+        e.experiment, device, basis, e.steps, e.batch_size, e.svi.steps, seeds, devices, evaluation, tuple(rows)
+    )

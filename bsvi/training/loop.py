@@ -1,0 +1,250 @@
+"""The training loop, from top to bottom: validate, anneal, estimate, backward, clip, step, log, save, stop."""
+
+import math
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bsvi.model import Model
+from bsvi.objectives import BadInput, Objective
+from bsvi.runs.folder import Run, RunError
+from bsvi.system.signals import Signals
+from bsvi.training.health import ALONE, Meter, NotFinite, averages, check_batch, problems, trouble
+from bsvi.training.state import Best, Looks, State, capture, infinite, make_optimizer, restore, size_limit
+from bsvi.training.streams import Stream, following, starting_at, unpack
+from bsvi.training.team import Team
+from bsvi.training.validation import VALIDATION_SEED as VALIDATION_SEED
+from bsvi.training.validation import evaluating as evaluating
+from bsvi.training.validation import validate
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how; the defaults are the paper's where it says."""
+
+    steps: int = 200_000  # updates at most
+    lr: float = 1e-3  # AMSGrad
+    max_grad_norm: float = 5.0  # of phi's and theta's gradient together
+    beta_start: float = 1.0  # KL annealing: beta of the first step
+    beta_steps: int = 0  # and the steps until it is 1
+    valid_every: int = 1000  # steps between looks at the validation images
+    patience: int = 20  # looks without a better bound before stopping; 0: never
+    log_every: int = 100  # steps between lines of metrics
+    save_every: float = 120.0  # seconds between checkpoints
+    time_limit: float = math.inf  # seconds until the run is saved and left, to be taken up again
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where training ended: ``stopped`` is "steps" or "early" when finished, "time" or a signal's name when it can go on."""
+
+    steps: int
+    best_step: int
+    best_valid_bound: float
+    seconds: float
+    stopped: str
+    decoder_calls: int
+
+    @property
+    def finished(self) -> bool:
+        return self.stopped in ("steps", "early")
+
+
+class Watcher:
+    """What sees the training: prints nothing. bsvi.training.watch has one for terminals."""
+
+    def start(self, step: int) -> None: ...
+
+    def train(self, line: dict[str, Any]) -> None: ...
+
+    def step(self, step: int) -> None: ...
+
+    def valid(self, line: dict[str, Any], model: Model, batch: Any) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+
+def train(
+    model: Any,
+    objective: Objective,
+    batches: Stream,
+    valid: Stream | None = None,
+    settings: Training = Training(),  # noqa: B008 - frozen
+    run: Run | Path | str | None = None,
+    watcher: Watcher = Watcher(),  # noqa: B008 - without state
+    config: dict[str, Any] | None = None,
+    team: Team = ALONE,
+) -> Result:
+    """Train ``model`` (a module that is a Model) in place; leave it with its best weights, and the objective with their pi.
+
+    batches  of training: an iterable that is cycled, or a function of the step at which to start. Each batch is x, or (x, ids).
+             Resuming is exact if step s always sees the same batch: a list, or a function of the step; a loader that
+             shuffles is not
+    valid    of validation, the same every time; without it the last weights count as the best
+    run      a run folder: metrics, checkpoints, and resuming from them
+    config   what model.safetensors says of itself
+    team     the processes that do this together (``joined`` of distributed), each with its equal share of every training
+             batch, the whole of ``valid``, and the same model; the first one alone writes, prints and reads checkpoints
+
+    >>> import bsvi
+    >>> class Decoder(torch.nn.Bilinear):
+    ...     def forward(self, x, z):
+    ...         return -super().forward(x, z).square().sum(-1)
+    >>> model = bsvi.VAE(torch.nn.Linear(3, 4), Decoder(3, 2, 1))
+    >>> train(model, bsvi.objective("bsvi", k=2), [torch.ones(5, 3)], settings=Training(steps=4)).stopped
+    'steps'
+    """
+    if isinstance(run, str | Path):
+        with Run(run) if team.first else nullcontext() as opened:
+            return train(model, objective, batches, valid, settings, opened, watcher, config, team)
+    optimizer: torch.optim.Optimizer = make_optimizer(model, objective, settings.lr)
+    meter, looks = Meter(), Looks()
+    step, before = 0, 0.0
+    best = Best()
+    saved = team.found(lambda: run.load(size_limit(model, objective)) if isinstance(run, Run) else None)
+    stream = starting_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
+    if saved is not None:
+        step, before, best = restore(saved, model, objective, optimizer, meter, looks)
+        older = "; pi of the best step is not in this older checkpoint" if best.lacks_pi(objective) else ""
+        tell(run, watcher, f"resumed at step {step}{older}")
+    watcher.start(step)
+    if not model.training:
+        model.train()  # else as it is: the user may have put a part of it into eval mode
+    bound_of = team.bound(model, objective)
+    start = last_save = time.monotonic()
+    unsaved, stopped = False, ""
+    at_first = infinite(model.state_dict())  # buffers may hold infinity on purpose, as masks do
+
+    def state() -> State:
+        """Everything there is to save; raises NotFinite where it is spoilt, as no checkpoint may hold that."""
+        tensors, scalars = capture(model, objective, optimizer, meter, looks, before + time.monotonic() - start, best)
+        bad = infinite(tensors) - {f"{part}.{name}" for part in ("model", "best") for name in at_first} - {"meter"}
+        if bad:
+            raise NotFinite(f"step {step}: {', '.join(sorted(bad)[:5])} not finite, so not saved; lower optim.lr")
+        return tensors, scalars
+
+    with team.guarded(), Signals() as signals:
+        while not stopped:
+            tell(run, watcher)
+            last = step >= settings.steps
+            if valid is not None and looks.latest < step and (last or step % settings.valid_every == 0):
+                found = validate(model, objective, valid, step, signals, team)
+                if found is None:  # a signal: it is looked at when the run is taken up again
+                    stopped = team.word(signals.received)
+                    break
+                bound, first = found
+                improved, unsaved = looks.take(step, bound), True
+                if improved:
+                    best = Best.of(model, objective)
+                    if run is not None:
+                        run.save_model(best.shared(), config or {}, step)
+                seconds = before + time.monotonic() - start
+                line = {"split": "valid", "step": step, "seconds": seconds, "bound": bound, "best": improved}
+                if run is not None:
+                    run.log(line)
+                watcher.valid(line, model, first)
+                odd = f"step {step}: the validation bound is not finite: an image has no draw with a finite weight"
+                tell(run, watcher, *([] if math.isfinite(bound) else [odd]))
+
+            if last or looks.exhausted(settings.patience):
+                stopped = "steps" if last else "early"
+                break
+
+            x, ids = unpack(following(stream, step))
+            beta = annealed(settings, step)
+            try:
+                estimate = bound_of(x, beta)
+            except BadInput:
+                check_batch(step + 1, x, ids)  # says which ids
+                raise
+            optimizer.zero_grad(set_to_none=True)
+            estimate.loss.backward()
+            norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+            problem = trouble(estimate, norm, model, objective, x, ids)
+            asked = signals.received or ("time" if time.monotonic() - start > settings.time_limit else "")
+            problem, asked, row = team.agree(problem, asked, averages(estimate, norm))
+            if problem is not None:
+                raise NotFinite(f"step {step + 1}: {problem[1]}")
+            nn.utils.clip_grads_with_norm_(model.parameters(), settings.max_grad_norm, norm)
+            optimizer.step()
+            step, unsaved = step + 1, True
+            meter.take(row, estimate.decoder_calls)
+            watcher.step(step)
+
+            if step % settings.log_every == 0 or step == settings.steps:
+                seconds = before + time.monotonic() - start
+                line = {"split": "train", "step": step, "seconds": seconds, "beta": beta, "lr": settings.lr}
+                line |= meter.line(model, estimate, team) | {"decoder_calls": meter.decoder_calls}
+                if run is not None:
+                    run.log(line)
+                watcher.train(line)
+                tell(run, watcher, *problems(line))
+
+            if asked:
+                stopped = asked
+            elif run is not None and time.monotonic() - last_save > settings.save_every:
+                unsaved = not run.save(step, *state())
+                last_save = time.monotonic()
+
+        result = Result(
+            steps=step,
+            best_step=looks.best_step or step,
+            best_valid_bound=looks.best,
+            seconds=before + time.monotonic() - start,
+            stopped=stopped,
+            decoder_calls=meter.decoder_calls,
+        )
+        ended = (best or Best.of(model, objective)).shared()
+        team.found(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))
+        if result.finished and best:
+            best.put(model, objective)
+    return result
+
+
+def finish(
+    run: Run | None, result: Result, final: State | None, best: dict[str, Tensor], config: dict[str, Any]
+) -> None:
+    """Save what is not saved yet; result.json comes last: whoever finds it finds all the rest."""
+    if run is None:
+        return
+    done = final is None or run.save(result.steps, *final)
+    if result.finished:
+        done = run.save_model(best, config, result.best_step) and done
+        if done:
+            try:
+                run.write("result.json", vars(result))
+            except OSError as error:
+                run.warn(f"result.json not written ({error.strerror})")
+                done = False
+    if not done:
+        reasons = "; ".join(run.warnings)
+        raise RunError(
+            f"the end of the run could not be saved: {reasons}; free some space and run the same command again"
+        )
+
+
+def tell(run: Run | None, watcher: Watcher, *lines: str) -> None:
+    """Say these lines and the run folder's warnings, and keep them in log.txt."""
+    if run is not None:
+        lines = (*lines, *(f"warning: {line}" for line in run.warnings))
+        run.warnings.clear()
+    for line in lines:
+        watcher.say(line)
+        if run is not None:
+            run.note(line)
+
+
+def annealed(settings: Training, step: int) -> float:
+    """beta of this step (counted from 0): from beta_start to 1 over beta_steps, then 1.
+
+    >>> [round(annealed(Training(beta_start=0.1, beta_steps=3), step), 3) for step in range(5)]
+    [0.1, 0.4, 0.7, 1.0, 1.0]
+    """
+    if step >= settings.beta_steps:
+        return 1.0
+    return settings.beta_start + (1.0 - settings.beta_start) * step / settings.beta_steps

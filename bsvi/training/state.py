@@ -1,0 +1,198 @@
+"""All that a training run is made of, as tensors and JSON scalars, and back again: resuming is exact."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bsvi.training.health import NAMES, Meter
+
+BEST = ("best.", "best_objective.")  # before the names of the best weights, and of pi at the same step
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # of AMSGrad, beside its count of steps
+
+State = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+class Misfit(ValueError):
+    """A checkpoint that is whole but of another model or optimiser; the message names the keys."""
+
+
+class Looks:
+    """The looks at the validation images so far: the best bound, its step, how many have passed since, the latest one's step."""
+
+    def __init__(self) -> None:
+        self.best, self.best_step, self.since, self.latest = -math.inf, 0, 0, 0
+
+    def take(self, step: int, bound: float) -> bool:
+        """Note a bound; returns whether it is the best so far. NaN never is."""
+        self.latest = step
+        if bound > self.best:
+            self.best, self.best_step, self.since = bound, step, 0
+            return True
+        self.since += 1
+        return False
+
+    def exhausted(self, patience: int) -> bool:
+        return 0 < patience <= self.since
+
+
+def make_optimizer(model: nn.Module, objective: nn.Module, lr: float = 1e-3) -> torch.optim.Optimizer:
+    """AMSGrad over theta, phi and pi."""
+    return torch.optim.Adam([*model.parameters(), *objective.parameters()], lr=lr, amsgrad=True)
+
+
+class Best:
+    """The weights of the best step and pi of the same step, as they belong together; empty before the first look."""
+
+    def __init__(self, tensors: dict[str, Tensor] | None = None) -> None:
+        self.tensors = tensors or {}  # by their names in a checkpoint
+
+    @classmethod
+    def of(cls, model: nn.Module, objective: nn.Module) -> "Best":
+        """Copies of what there is now."""
+        kept = {f"{BEST[0]}{name}": value.detach().clone() for name, value in model.state_dict().items()}
+        pi = {f"{BEST[1]}{name}": value.detach().clone() for name, value in objective.state_dict().items()}
+        return cls(kept | pi)
+
+    def __bool__(self) -> bool:
+        return bool(self.tensors)
+
+    def put(self, model: nn.Module, objective: nn.Module) -> None:
+        """Into the model, and into the objective unless the checkpoint is too old to have it."""
+        model.load_state_dict(part(self.tensors, BEST[0]))
+        if not self.lacks_pi(objective):
+            objective.load_state_dict(part(self.tensors, BEST[1]))
+
+    def lacks_pi(self, objective: nn.Module) -> bool:
+        """Whether this comes from an older checkpoint, which had the best weights without pi."""
+        return bool(self and objective.state_dict() and not part(self.tensors, BEST[1]))
+
+    def shared(self) -> dict[str, Tensor]:
+        """What model.safetensors holds: the weights by their own names, and the objective's (pi) as ``objective.NAME``."""
+        pi = {f"objective.{name}": value for name, value in part(self.tensors, BEST[1]).items()}
+        return pi | part(self.tensors, BEST[0])
+
+
+def capture(
+    model: nn.Module,
+    objective: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    meter: Meter,
+    looks: Looks,
+    seconds: float,
+    best: Best,
+) -> State:
+    """Tensors and scalars of parameters, BatchNorm buffers, pi, optimiser, random state, running averages, early stopping."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
+    tensors |= best.tensors
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    if meter.steps:
+        tensors["meter"] = meter.sums
+    tensors["random.cpu"] = torch.get_rng_state()
+    device = next(model.parameters()).device
+    if device.type == "cuda":  # each of several processes has another device, and the same state
+        tensors["random.cuda.0"] = torch.cuda.get_rng_state(device)
+    # numbers as text where they may be infinite, which JSON has no word for
+    scalars = {
+        "seconds": seconds,
+        "meter_steps": meter.steps,
+        "decoder_calls": meter.decoder_calls,
+        "looks": {k: str(v) for k, v in vars(looks).items()},
+    }
+    return tensors, scalars
+
+
+def restore(
+    saved: State,
+    model: nn.Module,
+    objective: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    meter: Meter,
+    looks: Looks,
+) -> tuple[int, float, Best]:
+    """Put a captured state back in place; returns step, seconds so far and the best weights. A Misfit changes nothing."""
+    tensors, scalars = saved
+    check_fit(tensors, model, objective, optimizer)
+    try:
+        step, seconds, meter_steps = int(scalars["step"]), float(scalars["seconds"]), int(scalars["meter_steps"])
+        if meter_steps and "meter" not in tensors:
+            raise ValueError("no averages")
+        told = {name: type(value)(scalars["looks"][name]) for name, value in vars(looks).items()}
+        calls = int(scalars.get("decoder_calls", step * getattr(objective, "decoder_calls", 0)))  # older ones have none
+        if math.isnan(told["best"]) or not 0 <= seconds < math.inf or min(step, meter_steps, told["since"], calls) < 0:
+            raise ValueError("a number out of range")
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise Misfit(f"the checkpoint's scalars are not those of a training state ({error!r:.80})") from None
+
+    model.load_state_dict(part(tensors, "model."))
+    objective.load_state_dict(part(tensors, "objective."))
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, value in part(tensors, "optimizer.").items():
+        index, key = name.split(".", 1)
+        states.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+    device = next(model.parameters()).device
+    meter.steps, meter.sums = meter_steps, tensors["meter"].to(device) if meter_steps else None
+    meter.decoder_calls = calls
+    vars(looks).update(told)
+    torch.set_rng_state(tensors["random.cpu"])
+    if device.type == "cuda" and "random.cuda.0" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda.0"], device)
+    return step, seconds, Best({name: value.to(device) for name, value in tensors.items() if name.startswith(BEST)})
+
+
+def check_fit(
+    tensors: dict[str, Tensor], model: nn.Module, objective: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Raise Misfit, naming the keys, unless every tensor is there with the shape and type that it will be put into."""
+    must = {f"model.{name}": value for name, value in model.state_dict().items()}
+    must |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
+    must["random.cpu"] = torch.get_rng_state()
+    may = Best.of(model, objective).tensors
+    may["meter"] = torch.zeros(len(NAMES), dtype=torch.float64)
+    for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        may |= {f"optimizer.{index}.{name}": parameter for name in MOMENTS}
+        may[f"optimizer.{index}.step"] = torch.zeros(())
+        if any(name.startswith(f"optimizer.{index}.") for name in tensors):  # one that has no gradient has no state
+            must |= {name: may[name] for name in may if name.startswith(f"optimizer.{index}.")}
+    for prefix in BEST:
+        if any(name.startswith(prefix) for name in tensors):
+            must |= {name: value for name, value in may.items() if name.startswith(prefix)}
+    known = {**may, **must}
+    complaints = [f"{name} is missing" for name in must if name not in tensors]
+    complaints += [
+        f"{name} is unknown" for name in tensors if name not in known and not name.startswith("random.cuda.")
+    ]
+    for name in tensors.keys() & known.keys():
+        got, want = tensors[name], known[name]
+        if got.shape != want.shape or got.dtype != want.dtype:
+            complaints.append(f"{name} is {describe(got)}, not {describe(want)}")
+    if complaints:
+        rest = f"; and {len(complaints) - 6} more" if len(complaints) > 6 else ""
+        raise Misfit(
+            f"the checkpoint does not fit this model and optimiser: {'; '.join(sorted(complaints)[:6])}{rest}; "
+            "use the configuration that made it, or another run folder"
+        )
+
+
+def describe(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors under a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def size_limit(model: nn.Module, objective: nn.Module) -> int:
+    """More bytes than a checkpoint of this model ever has: weights, best weights, three moments, and room for the rest."""
+    held = [*model.state_dict().values(), *objective.state_dict().values()]
+    return 8 * sum(value.numel() * value.element_size() for value in held) + (16 << 20)
+
+
+def infinite(tensors: dict[str, Tensor]) -> set[str]:
+    """The names of the floating-point tensors that hold NaN or infinity."""
+    return {name for name, value in tensors.items() if value.is_floating_point() and not torch.isfinite(value).all()}
