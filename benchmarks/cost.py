@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from bsvi.bench.rounds import Case, interleaved
-from bsvi.experiments.config import EXPERIMENTS
 from bsvi.experiments.build import build_model, build_objective
+from bsvi.experiments.config import EXPERIMENTS
 from bsvi.report import archive
 from bsvi.report.cells import mean_and_deviation
 from bsvi.report.experiments import Row, group

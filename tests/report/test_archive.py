@@ -8,9 +8,9 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from bsvi.system.reading import Damaged
 from bsvi.report import archive
 from bsvi.report.runs import read_runs
+from bsvi.system.reading import Damaged
 from tests.report.made_runs import make_run
 
 
