@@ -107,7 +107,8 @@ def test_progress_shows_images_done_and_time_left(capsys):
 
 def test_the_bar_of_a_terminal_shows_images_done_and_time_left(monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr("rich.console.Console", lambda **words: Console(file=screen, force_terminal=True, width=100))
+    console = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr("bsvi.commands.bar.open_console", lambda: console)
     now = [0.0]
     with Bar("run test", 400, quiet=False, clock=lambda: now[0]) as bar:
         now[0] = 60.0

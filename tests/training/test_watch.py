@@ -195,8 +195,8 @@ def forbid_sockets():
     socket.getaddrinfo = refuse
 
 
-def test_reconstructions_leave_the_model_and_the_random_state_alone():
-    from bsvi.experiments.build import build
+def test_reconstructions_leave_the_model_and_the_random_state_alone(tmp_path):
+    from bsvi.experiments.build import build, reconstructions
     from bsvi.experiments.config import EXPERIMENTS
 
     built = build(EXPERIMENTS["digits"], torch.device("cpu"))
@@ -207,7 +207,7 @@ def test_reconstructions_leave_the_model_and_the_random_state_alone():
         def add_image(self, name, grid, step, dataformats):
             self.grid = grid
 
-    board = TensorBoard.__new__(TensorBoard)
+    board = TensorBoard(tmp_path, reconstructions)
     board.writer = Writer()
     board.images(3, built.model, next(built.valid()))
     assert board.writer.grid.shape == (16, 64, 1)
