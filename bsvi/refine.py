@@ -162,7 +162,7 @@ class SVI:
         The graph of a weight is cut at z: below it lie theta's parameters, above it lambda and q's own. So what is kept
         for theta never leads to q, and what steers lambda never leads to theta.
         """
-        training, state = torch.is_grad_enabled(), None
+        training, theta, state = torch.is_grad_enabled(), trainable(model), None
         attach = attach if training else 0
         kept = attach > 0
         for i in range(self.steps + 1):  # l.5
@@ -173,7 +173,7 @@ class SVI:
                 q = posterior(model, lambda_)
                 drawn = draw(q, self.samples, len(x))  # l.6
             with GraphSize(keep and first and budget < math.inf, held_once(model, x)) as graph:
-                weighed = weigh_apart(model, x, drawn, beta, steers, keep)  # l.7
+                weighed = weigh_apart(model, x, drawn, beta, steers, keep, theta)  # l.7
             if keep and first and not any(p is not weighed.z for p in reached(model, weighed.log_w)):
                 attach, keep = 0, False  # a decoder without parameters to train: nothing to keep
             elif keep and attach * graph.bytes > budget:
@@ -185,7 +185,7 @@ class SVI:
             if not steers:  # section 4.2: a draw of its own, so that lambda_{i+1} does not depend on z_i
                 with torch.enable_grad():
                     drawn = draw(q, self.samples, len(x))
-                weighed = weigh_apart(model, x, drawn, beta, steers=True)
+                weighed = weigh_apart(model, x, drawn, beta, True, False, theta)
             own = [p for p in reached(model, *drawn) if p is not lambda_] if first and training else []
             g, *others = self.gradients([lambda_, *own], model, q, drawn, weighed, beta, keep and steers)  # l.8
             yield Step(lambda_.detach(), shown, g, tuple(zip(own, others, strict=True)), kept)
@@ -243,10 +243,12 @@ class SVI:
         return lambda_ + self.lr * velocity, velocity
 
 
-def weigh_apart(model: Model, x: Tensor, drawn: Draw, beta: float, steers: bool, keep: bool = False) -> Weighed:
+def weigh_apart(
+    model: Model, x: Tensor, drawn: Draw, beta: float, steers: bool, keep: bool, theta: list[Tensor]
+) -> Weighed:
     """The weights with a graph of their own: its leaves are z where the draw ``steers``, and theta if it is to ``keep``."""
     z = drawn.z.detach().requires_grad_(steers)
-    with frozen([] if keep else trainable(model)), torch.set_grad_enabled(steers or keep):
+    with frozen([] if keep else theta), torch.set_grad_enabled(steers or keep):
         return weigh_draw(model, x, Draw(z, drawn.log_q.detach()), beta)
 
 

@@ -3,7 +3,7 @@
 Training visits are one endless stream: visit v belongs to epoch v // n, and within an epoch the order of examples and
 each one's noise are functions of (seed, epoch, id). Step s takes the visits s * batch_size, ..., so the batch size only
 changes the grouping, no example is ever dropped, a batch may straddle two epochs, and step s costs the same wherever
-one starts. Validation and test are read in file order, once each, binarised with one published seed (MATHS.md 1.14).
+one starts. Validation and test are read in file order, once each, binarised with one published seed.
 """
 
 from collections.abc import Iterator

@@ -107,7 +107,7 @@ def walked(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[str
 
 
 def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int | None) -> dict[str, Tensor]:
-    """ELBO* of q(z; lambda) as -(Reconstruction* + KL*), exactly (MATHS 1.11).
+    """ELBO* of q(z; lambda) as -(Reconstruction* + KL*), exactly.
 
     Reconstruction* is averaged over fresh draws, KL* is the closed form, or the average over the same draws.
     """

@@ -353,7 +353,7 @@ def the_familys_own_parameters_are_forgotten(mp):
 
 @mutant(check_family_gradient, "bsvi")
 def the_bound_leaks_into_the_familys_own_parameters(mp):
-    def weigh_apart(model, x, drawn, beta, steers, keep=False):
+    def weigh_apart(model, x, drawn, beta, steers, keep, theta):
         return draws.weigh_draw(model, x, drawn, beta)
 
     def gradients(self, of, model, q, drawn, weighed, beta, keep):
