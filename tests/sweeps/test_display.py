@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import struct
 import sys
 import termios
@@ -137,6 +138,7 @@ sys.exit(main(["sweep", "digits", "--seeds", "0:4"]))
 def test_ctrl_c_leaves_the_cursor_and_the_last_lines(tmp_path):
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where the tests themselves run in the background
         os.chdir(tmp_path)
         os.execve(sys.executable, [sys.executable, "-c", SCRIPT], {**os.environ, "TERM": "xterm", "NO_COLOR": "1"})
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
