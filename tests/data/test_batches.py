@@ -50,9 +50,7 @@ def test_starting_at_a_step_gives_what_going_there_would(start: int) -> None:
 def test_starting_late_costs_no_replay() -> None:
     train = ramp(5000)
     next(training_batches(train, seed=2, batch_size=50))
-    started = time.perf_counter()
-    next(training_batches(train, seed=2, batch_size=50, start_step=10**12))
-    assert time.perf_counter() - started < 0.5  # a replay would take years
+    next(training_batches(train, seed=2, batch_size=50, start_step=10**12))  # a replay would take years
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -157,14 +155,16 @@ def test_images_for_the_logistic_likelihood_stay_on_the_grid() -> None:
     assert sorted(x.flatten().tolist()) == (torch.arange(256, dtype=torch.float32) / 255).tolist()
 
 
-def test_a_batch_of_50_images_costs_far_less_than_a_millisecond() -> None:
-    stream = training_batches(ramp(5000, side=28), seed=0, batch_size=50)
-    times = []
+def test_a_batch_costs_no_more_than_a_few_plain_draws_of_as_many_numbers() -> None:
+    stream, batch, plain = training_batches(ramp(5000, side=28), seed=0, batch_size=50), [], []
     for _ in range(50):
-        started = time.perf_counter()
+        started = time.thread_time()
         next(stream)
-        times.append(time.perf_counter() - started)
-    assert min(times) < 1e-3  # 0.3 ms where this was written; the least of 50, because machines are noisy
+        batch.append(time.thread_time() - started)
+        started = time.thread_time()
+        np.random.default_rng(0).random(50 * 784)
+        plain.append(time.thread_time() - started)
+    assert min(batch) < 20 * min(plain)  # about 3 where this was written
 
 
 @pytest.mark.parametrize(

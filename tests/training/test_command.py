@@ -20,6 +20,7 @@ from safetensors import safe_open
 import bsvi
 from bsvi.cli import main
 from bsvi.runs.folder import Run
+from tests.pace import slowness
 from tests.training import faults
 from tests.training.children import METHODS, TINY, Child, ending, train_through, train_words, whole_checkpoints
 from tests.training.small import batches, make, settings
@@ -158,7 +159,7 @@ def test_a_second_signal_ends_at_once_without_damage(tmp_path, reference):
     start = time.monotonic()
     child.signal(signal.SIGINT)
     assert child.wait() in (-signal.SIGINT, 143)  # 143 where the step was over in between
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5  # a step and its end would take as long as the whole run
     assert whole_checkpoints(folder)[1] == []
     train_through(folder, "--method", "bsvi-sir-pi")
     assert ending(folder) == reference()
@@ -218,7 +219,7 @@ def test_a_second_process_is_refused_within_a_second_with_pid_and_host(tmp_path)
         line = failing(train_words(folder))
         seconds.append(time_of_children() - start)
     assert f"in use by process {child.process.pid} on {os.uname().nodename}; wait for it, stop it" in line
-    assert min(seconds) < 1.0, seconds
+    assert min(seconds) < slowness(), seconds
     assert child.kill_after(0)
     assert Child(train_words(folder, "--time-limit", "0.01"), folder).wait() == 0  # the dead owner's lock is taken over
 

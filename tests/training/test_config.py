@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from bsvi.commands.train_flags import Command, names, parse
 from bsvi.experiments.config import EXPERIMENTS, Experiment, differences, read_toml, update
+from tests.pace import slowness
 
 
 def test_a_toml_file_gives_the_same_fields_as_flags(tmp_path):
@@ -84,7 +85,7 @@ def test_every_field_is_a_flag_with_its_reason_and_help_takes_under_a_second():
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
         seconds.append(time_of_children() - start)
     assert done.returncode == 0 and done.stderr == ""
-    assert min(seconds) < 1.0, seconds
+    assert min(seconds) < slowness(), seconds
     for flag, field in every_field(Command):
         assert flag in names(Command)
         assert f"{flag} " in done.stdout or f"{flag}," in done.stdout, flag
