@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, Field, ValidationError
+from tyro.conf import arg
 
 from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Experiment, first_problem, read_toml, update
 from bsvi.runs.folder import Run, RunError
@@ -28,6 +29,9 @@ class Command(Experiment):
     save_every: float = Field(120.0, gt=0, description="seconds between checkpoints")
     logger: Literal["tensorboard", "wandb", "none"] = Field("tensorboard", description="beside metrics.jsonl")
     fork: Path | None = Field(None, description="go on from this run in a new folder, with a changed configuration")
+    from_: Annotated[Path | None, arg(name="from")] = Field(
+        None, description="begin at the best weights of this run, of equal data and networks"
+    )
     quiet: bool = Field(False, description="print nothing but the result")
 
 
@@ -124,7 +128,7 @@ def names(settings: type[BaseModel], prefix: str = "") -> list[str]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             found += names(kind, f"{prefix}{name}.")
         else:
-            word = name.replace("_", "-")
+            word = name.rstrip("_").replace("_", "-")  # from_ is --from
             found += [f"--{prefix}{word}"] + ([f"--{prefix}no-{word}"] if kind is bool else [])
     return found
 

@@ -1,4 +1,4 @@
-"""How a run begins: all is checked first; then its folder, for a fork the first checkpoint, and config.json are written."""
+"""How a run begins: all is checked first; then its folder, its first checkpoint (--fork, --from) and config.json are written."""
 
 import contextlib
 import importlib.util
@@ -11,6 +11,7 @@ from bsvi.commands.about import check_same, describe, identity, stored_about, ve
 from bsvi.commands.train_flags import Command
 from bsvi.experiments.config import Experiment
 from bsvi.runs.folder import Run, RunError
+from bsvi.system.files import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +29,8 @@ def default_folder(e: Experiment) -> Path:
 
 def check_words(command: Command, run: Run) -> None:
     """RunError for what is known to fail before data are loaded and networks built."""
+    if command.fork is not None and command.from_ is not None:
+        raise RunError("--fork goes on with all of a run, --from with its weights alone; give one of them")
     if command.logger == "wandb" and importlib.util.find_spec("wandb") is None:
         raise RunError("--logger wandb needs the extra: pip install 'bsvi[wandb]'")
     folder = run.folder.absolute()
@@ -50,19 +53,25 @@ def begin(
         check_same(run, stored, about)
         about = stored
     run.identity = identity(about)
-    forked: Found | None = None
-    source = Run(command.out or default_folder(experiment))
+    first: Found | None = None  # the checkpoint that it begins with
+    source = Run(command.from_ or command.out or default_folder(experiment))
     if stored is None:
-        check_unclaimed(run, built, forking=command.fork is not None)
+        check_unclaimed(run, built, begun=command.fork is not None or command.from_ is not None)
         if command.fork is not None:
-            forked = find_fork(run, source, built)
-            about["origin"] = origin_of(source, *forked)
+            first = find_fork(run, source, built)
+            about["origin"] = origin_of(source, first, "fork", method_of(source), first[1]["step"])
+        elif command.from_ is not None:
+            first, method, step = take_weights(source, built)
+            about["origin"] = origin_of(source, first, "from", method, step)
+    elif command.from_ is not None:
+        check_origin(run, stored, source)
     take()
     if stored is None:
         if run.read("config.json") is not None:
             raise RunError(f"{run.folder} was begun by another process meanwhile; run the same command again")
-        if forked is not None:
-            run.copy_state(source, forked)
+        if first is not None:
+            run.copy_state(source, first)
+            run.note(f"begins with {about['origin']}")
         run.write("config.json", about)
     together = f", {built.size} processes" if built.size > 1 else ""
     run.note(
@@ -72,13 +81,13 @@ def begin(
     return about
 
 
-def check_unclaimed(run: Run, built: "Built", forking: bool) -> None:
+def check_unclaimed(run: Run, built: "Built", begun: bool) -> None:
     """RunError where a folder without config.json holds another run, or one that cannot be told from another."""
     from bsvi.training.state import size_limit
 
     left = [path.name for path in run.checkpoints()]
     left += [name for name in LEFT if os.path.lexists(run.folder / name)]
-    if not left or (forking and left == ["metrics.jsonl"]):  # all that a fork killed at its beginning has written
+    if not left or (begun and left == ["metrics.jsonl"]):  # all that was written, if killed before its first checkpoint
         return
     found = Run(run.folder, run.identity).find(
         size_limit(built.model, built.objective)
@@ -104,18 +113,55 @@ def find_fork(run: Run, source: Run, built: "Built") -> "Found":
     return found
 
 
-def origin_of(source: Run, tensors: "dict[str, Tensor]", scalars: dict[str, Any]) -> dict[str, Any]:
+def take_weights(source: Run, built: "Built") -> "tuple[Found, str, int]":
+    """A run's best weights (or those of a shared file) as the state of a run that has not taken a step; method and step.
+
+    Optimiser, buffer weights, random state and early stopping are those of a new run.
+    """
+    import torch
+
+    from bsvi.experiments.trained import load_trained
+    from bsvi.training.health import Meter
+    from bsvi.training.state import Best, Looks, capture, check_fit, make_optimizer
+
+    with torch.random.fork_rng(devices=[built.device] if built.device.type == "cuda" else []):
+        trained = load_trained(source.folder, built.device)  # which draws from the random state
+    theirs, ours = (str(sha256) for sha256 in (trained.about["data"]["sha256"], built.dataset.sha256))
+    if theirs != ours:
+        raise RunError(
+            f"{source.folder} was trained on other images (data hash {theirs[:12]}, here {ours[:12]}); "
+            "--from takes weights of the same data"
+        )
+    optimizer = make_optimizer(built.model, built.objective)
+    tensors, scalars = capture(built.model, built.objective, optimizer, Meter(), Looks(), 0.0, Best())
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("model.")}
+    tensors |= {f"model.{name}": value for name, value in trained.model.state_dict().items()}
+    check_fit(tensors, built.model, built.objective, optimizer)
+    return (tensors, {**scalars, "step": 0, "metrics_end": 0}), trained.experiment.method, trained.step
+
+
+def check_origin(run: Run, stored: dict[str, Any], source: Run) -> None:
+    """RunError where a run that goes on was begun elsewhere than at ``source``."""
+    origin = stored.get("origin")
+    origin = origin if isinstance(origin, dict) else {}
+    if origin.get("how") != "from" or origin.get("folder") != str(source.folder.absolute()):
+        began = f"at {printable(origin['folder'])}" if origin.get("folder") else "at the beginning"
+        raise RunError(
+            f"{run.folder} began {began}, not at {source.folder}; choose another --out, or leave --from out to go on"
+        )
+
+
+def origin_of(source: Run, found: "Found", how: str, method: str | None, step: int) -> dict[str, Any]:
     """What config.json says of the run that this one goes on from; no part of the run's identity."""
     from bsvi.runs.checkpoint import digest
     from bsvi.training.state import part
 
-    about: dict[str, Any] = {}
+    weights = digest(part(found[0], "model."))
+    return {"folder": str(source.folder.absolute()), "step": step, "weights": weights, "method": method, "how": how}
+
+
+def method_of(run: Run) -> str | None:
+    """The method that config.json of a run names, where it can be read."""
     with contextlib.suppress(RunError):
-        about = source.read("config.json") or {}
-    return {
-        "folder": str(source.folder.absolute()),
-        "step": scalars["step"],
-        "weights": digest(part(tensors, "model.")),
-        "method": about.get("method"),
-        "how": "fork",
-    }
+        return (run.read("config.json") or {}).get("method")
+    return None
