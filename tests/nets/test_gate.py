@@ -1,5 +1,7 @@
 import torch
+from torch.autograd import gradgradcheck
 
+from bsvi.nets import DiscretisedLogistic, PixelCNN
 from bsvi.nets.gate import gate
 
 
@@ -37,3 +39,27 @@ def test_gate_keeps_one_tensor_for_backward():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
         gate(torch.randn(2, 6, 3, 3, requires_grad=True))
     assert kept == [2 * 6 * 3 * 3]
+
+
+def test_gate_can_be_differentiated_twice():
+    pre = torch.randn(2, 4, 3, 2, dtype=torch.float64, requires_grad=True)
+    more = torch.randn_like(pre).requires_grad_()
+    assert gradgradcheck(gate, (pre,), fast_mode=True) and gradgradcheck(gate, (pre, more), fast_mode=True)
+
+
+def test_the_pixelcnn_can_be_differentiated_twice():
+    torch.manual_seed(0)
+    for likelihood in (None, DiscretisedLogistic()):
+        for batch in (2, 5):  # more images than latents take another way through the first layer
+            decoder = PixelCNN(
+                latent=3, image=(4, 4), channels=2, kernels=(5, 3), likelihood=likelihood, spectral=True
+            ).double()
+            x, z = torch.rand(batch, 1, 4, 4).round().double(), torch.randn(batch, 3, dtype=torch.float64)
+            weight = decoder.layers[1].horizontal.weight
+
+            def log_lik(z, weight, decoder=decoder, x=x):
+                return torch.func.functional_call(decoder, {"layers.1.horizontal.weight": weight}, (x, z))
+
+            assert gradgradcheck(
+                log_lik, (z.requires_grad_(), weight.detach().clone().requires_grad_()), fast_mode=True
+            )
