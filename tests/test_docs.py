@@ -59,7 +59,7 @@ def given():
         "my_encoder": nn.Linear(20, 8),
         "my_decoder": BernoulliDecoder(),
         "batches": [torch.rand(7, 20).round() for _ in range(3)],
-        "test_batches": [torch.rand(7, 20).round() for _ in range(2)],
+        "test_batches": [torch.rand(4, 20).round()],
     }
 
 

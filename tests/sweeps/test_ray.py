@@ -108,6 +108,7 @@ def check_that_each_run_is_whole(tmp_path):
         assert json.loads((folder / "scores.json").read_text())["test"]["examples"] == 20
 
 
+@pytest.mark.slow
 def test_a_node_is_killed_and_the_sweep_finishes_each_run_once(tmp_path, cluster, sweep):
     process = sweep(*SEEDS, "--address", cluster["address"])
     victim, _ = wait_for(lambda: on_the_second_node(tmp_path, cluster, process))

@@ -51,6 +51,7 @@ def test_a_killed_rank_ends_the_run_and_one_process_goes_on_with_it(place):
 
 
 @linux
+@pytest.mark.slow
 def test_torchrun_restarts_a_killed_rank_and_the_result_is_that_of_one_process(place):
     expected = alone(place / "one", "--steps", "100")
     torchrun = Torchrun(train(place / "run", "--steps", "100", "--save-every", "0.01"), place / "run", restarts=1)

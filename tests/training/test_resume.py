@@ -89,6 +89,7 @@ def test_a_crash_at_any_step_changes_nothing_in_the_end(tmp_path, at, save_every
     assert state_of(tmp_path / "cut") == expected
 
 
+@pytest.mark.slow
 def test_a_run_interrupted_at_every_single_step_ends_as_if_it_was_not(tmp_path):
     expected, _, _ = through(tmp_path / "whole")
     for at in range(20):
