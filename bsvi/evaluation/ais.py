@@ -19,10 +19,10 @@ from torch.distributions import Distribution, Independent, Normal
 
 from bsvi.draws import repeat
 from bsvi.evaluation.diagnostics import Tally
-from bsvi.evaluation.evaluate import at_least_1, initial, pieces
-from bsvi.evaluation.hmc import Coordinates, Place, moved
-from bsvi.evaluation.noise import Noise, Stream
-from bsvi.evaluation.passes import Batches, Progress, check_columns, measure
+from bsvi.evaluation.evaluate import check_at_least_1, cut_into_chunks, encode_detached
+from bsvi.evaluation.hmc import Coordinates, Position, move_chains
+from bsvi.evaluation.noise import Noise, NoiseStream
+from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score
 from bsvi.model import Model
 from bsvi.refine import whole
@@ -92,24 +92,24 @@ def ais(
     True
     """
     chains, leapfrog, pilots = (
-        at_least_1("chains", chains),
-        at_least_1("leapfrog", leapfrog),
-        at_least_1("pilots", pilots),
+        check_at_least_1("chains", chains),
+        check_at_least_1("leapfrog", leapfrog),
+        check_at_least_1("pilots", pilots),
     )
-    temperatures, seed = at_least_1("temperatures", temperatures), whole("seed", seed)
+    temperatures, seed = check_at_least_1("temperatures", temperatures), whole("seed", seed)
     if temperatures < 2:
         raise ValueError("temperatures must be at least 2, got 1; 500 is the default")
-    betas = schedule(temperatures)
+    betas = make_schedule(temperatures)
     betas = betas if reverse is None else betas[::-1]
 
-    def annealed(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        shape = model.posterior(initial(model, x)).event_shape
-        source = known_prior(model, prior) if reverse is not None else prior_of(model, x, shape, prior)
+    def anneal_batch(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        shape = model.posterior(encode_detached(model, x)).event_shape
+        source = find_prior(model, prior) if reverse is not None else resolve_prior(model, x, shape, prior)
         coordinates = Coordinates.of(source, x.device)
 
-        def start(stream: Stream, count: int) -> Tensor:
+        def start(stream: NoiseStream, count: int) -> Tensor:
             if reverse is not None:
-                z = _checked(stream.draw(lambda: reverse(x, count), count), (count, len(x), *shape)).to(x.device)
+                z = _check_draws(stream.draw(lambda: reverse(x, count), count), (count, len(x), *shape)).to(x.device)
             elif source is not None:
                 sample = (
                     source.rsample if source.has_rsample else source.sample
@@ -117,12 +117,12 @@ def ais(
                 z = stream.draw(lambda: sample(torch.Size((count, len(x)))), count).detach()
             return coordinates.u(z)
 
-        first = Stream(seed, START + _PILOT, ids)
+        first = NoiseStream(seed, START + _PILOT, ids)
         move = Noise(ids, seed, MOVE + _PILOT)
         steps = anneal(model, x, start(first, pilots), betas, leapfrog, move, (0, pilots), None, coordinates).steps
         tally, accepted, at = Tally(chains), [], 0
-        first, move = Stream(seed, START, ids), Noise(ids, seed, MOVE)
-        for count in pieces(chains, x, chunk, _GRAPH):
+        first, move = NoiseStream(seed, START, ids), Noise(ids, seed, MOVE)
+        for count in cut_into_chunks(chains, x, chunk, _GRAPH):
             run = anneal(model, x, start(first, count), betas, leapfrog, move, (at, chains), steps, coordinates)
             tally.add(run.log_w)
             accepted.append(run.acceptance)
@@ -139,13 +139,13 @@ def ais(
     settings = {"chains": chains, "temperatures": temperatures, "leapfrog": leapfrog, "pilots": pilots}
     bound = "lower" if reverse is None else "upper"
     question = {"what": "ais", "version": 1, "seed": seed, "bound": bound, **settings, "prior": str(prior)}
-    table = measure(model, batches, annealed, question, store, progress, prior=prior, reverse=reverse)
+    table = tabulate(model, batches, anneal_batch, question, store, progress, prior=prior, reverse=reverse)
     check_columns(table, ("log_likelihood", "ess", "acceptance", "step_size", "nonfinite"), store)
-    warnings = (*_doubts(table.values, chains), *table.notes)
+    warnings = (*_list_doubts(table.values, chains), *table.notes)
     return Annealed(table.ids, table.values, bound, warnings, table.seconds)
 
 
-class Run(NamedTuple):
+class ChainEnds(NamedTuple):
     """Chains at the end of their way."""
 
     log_w: Tensor  # (chains, batch), float64
@@ -163,7 +163,7 @@ def anneal(
     rows: tuple[int, int],
     steps: Tensor | None,
     coordinates: Coordinates,
-) -> Run:
+) -> ChainEnds:
     """Take chains at u from ``betas[0]`` to ``betas[-1]``; these are ``rows[0]``, ... of ``rows[1]`` chains.
 
     ln w sums (beta_t - beta_{t-1}) ln p(x|z_{t-1}) before the move that leaves beta_t's distribution as it is. Without
@@ -171,7 +171,7 @@ def anneal(
     """
     chains, batch, size = len(u), len(x), u[0, 0].numel()
     x = repeat(x, chains)
-    at = Place.of(model, x, u, coordinates)
+    at = Position.of(model, x, u, coordinates)
     log_w = accepted = torch.zeros(chains, batch, dtype=torch.float64, device=u.device)
     used = torch.empty(len(betas) - 2, batch, dtype=u.dtype, device=u.device)
     log_step = u.new_full((batch,), math.log(0.5 * size**-0.25))
@@ -184,17 +184,17 @@ def anneal(
         momentum = noise.normal(first, chains, size, u.dtype).view(u.shape)
         chance = noise.uniform(first, chains, 2, u.dtype)
         step = used[t - 1] * (0.8 + 0.4 * chance[..., 1])  # a fixed step could meet the period of an orbit
-        new, log_ratio = moved(model, x, at, momentum, step, betas[t], leapfrog, coordinates)
+        new, log_ratio = move_chains(model, x, at, momentum, step, betas[t], leapfrog, coordinates)
         yes = chance[..., 0].double().log() < log_ratio  # false for NaN: a move that left the numbers is refused
         at = at.where(yes, new)
         accepted = accepted + yes
         if steps is None:
             rate = log_ratio.exp().clamp(max=1.0).nan_to_num(0.0).mean(0)
             log_step = (log_step + _RATE * (rate - _TARGET).to(u.dtype)).clamp(-10.0, 1.0)
-    return Run(log_w, accepted / max(1, len(betas) - 2), used)
+    return ChainEnds(log_w, accepted / max(1, len(betas) - 2), used)
 
 
-def schedule(temperatures: int) -> list[float]:
+def make_schedule(temperatures: int) -> list[float]:
     """beta from exactly 0 to exactly 1, slow at both ends, where the distributions change fastest.
 
     >>> [round(beta, 3) for beta in schedule(4)]
@@ -205,18 +205,18 @@ def schedule(temperatures: int) -> list[float]:
     return [0.0, *((value - ends[0]) / (ends[1] - ends[0]) for value in sigmoid[1:-1]), 1.0]
 
 
-def known_prior(model: Model, prior: Distribution | None) -> Distribution | None:
+def find_prior(model: Model, prior: Distribution | None) -> Distribution | None:
     """The prior given, or VAE's own: a distribution, or a function or module that returns one."""
     own = getattr(model, "prior", None) if prior is None else prior
     own = own() if callable(own) and not isinstance(own, Distribution) else own
     return own if isinstance(own, Distribution) else None
 
 
-def prior_of(model: Model, x: Tensor, shape: torch.Size, prior: Distribution | None) -> Distribution:
+def resolve_prior(model: Model, x: Tensor, shape: torch.Size, prior: Distribution | None) -> Distribution:
     """A distribution of one z that can be drawn from and is the model's prior: checked, not believed."""
-    prior = known_prior(model, prior)
+    prior = find_prior(model, prior)
     if prior is None:
-        zeros = torch.zeros(shape, dtype=initial(model, x[:1]).dtype, device=x.device)
+        zeros = torch.zeros(shape, dtype=encode_detached(model, x[:1]).dtype, device=x.device)
         prior = Independent(Normal(zeros, zeros + 1.0), len(shape))
     with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
         z = prior.sample(torch.Size((3,)))
@@ -228,13 +228,13 @@ def prior_of(model: Model, x: Tensor, shape: torch.Size, prior: Distribution | N
     return prior
 
 
-def _checked(z: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _check_draws(z: Tensor, shape: tuple[int, ...]) -> Tensor:
     if tuple(z.shape) != shape:
         raise ValueError(f"reverse must return posterior samples of shape {shape}, got {tuple(z.shape)}")
     return z
 
 
-def _doubts(values: Mapping[str, np.ndarray], chains: int) -> list[str]:
+def _list_doubts(values: Mapping[str, np.ndarray], chains: int) -> list[str]:
     lines = []
     acceptance, ess = float(values["acceptance"].mean()), float(np.median(values["ess"]))
     if not 0.4 < acceptance < 0.95:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
 from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
-from bsvi.evaluation.noise import Keyed
-from bsvi.evaluation.passes import Batches, Progress, Table, check_columns, measure
+from bsvi.evaluation.noise import KeyedModel
+from bsvi.evaluation.passes import Batches, ExampleTable, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score, Scores
 from bsvi.model import Model
 from bsvi.refine import SVI, whole
@@ -55,20 +55,20 @@ def evaluate(
     >>> scores.log_likelihood.per_example.shape, list(scores.iwae), scores.elbo.mean <= scores.log_likelihood.mean
     ((6,), [20, 40, 60, 80, 100], True)
     """
-    k, seed, elbo_draws = at_least_1("k", k), whole("seed", seed), at_least_1("elbo_draws", elbo_draws)
+    k, seed, elbo_draws = check_at_least_1("k", k), whole("seed", seed), check_at_least_1("elbo_draws", elbo_draws)
     svi = replace(SVI() if svi is None else svi, steps=k)
     iwae = range(k, 5 * k + 1, k) if iwae is None else iwae if isinstance(iwae, Iterable) else (iwae,)
-    counts = tuple(sorted({at_least_1("iwae", n) for n in iwae}))
+    counts = tuple(sorted({check_at_least_1("iwae", n) for n in iwae}))
     if chunk is not None:
-        at_least_1("chunk", chunk)
+        check_at_least_1("chunk", chunk)
 
-    def scored(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        lambda_0 = initial(model, x)
-        values, lambda_k = walked(Keyed(model, seed, WALK, ids), x, lambda_0, svi)
-        last = Keyed(model, seed, LAST, ids)
+    def score_batch(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        lambda_0 = encode_detached(model, x)
+        values, lambda_k = walk_svi(KeyedModel(model, seed, WALK, ids), x, lambda_0, svi)
+        last = KeyedModel(model, seed, LAST, ids)
         values |= split_elbo(last, x, lambda_k, elbo_draws, chunk)
         if counts:
-            values |= independent(Keyed(model, seed, IWAE, ids), x, lambda_0, counts, chunk)
+            values |= estimate_iwae(KeyedModel(model, seed, IWAE, ids), x, lambda_0, counts, chunk)
         return values
 
     question = {
@@ -81,19 +81,19 @@ def evaluate(
         "iwae": list(counts),
         "elbo_draws": elbo_draws,
     }
-    table = measure(model, batches, scored, question, store, progress, svi=svi)
-    check_columns(table, [*SCORES, *trust_names("bsvi"), *(f"iwae_{n}" for n in counts)], store)
-    check_columns(table, trust_names("iwae") if counts else (), store)
-    return judged(table, k, seed, max(counts, default=0), svi)
+    table = tabulate(model, batches, score_batch, question, store, progress, svi=svi)
+    check_columns(table, [*SCORES, *diagnostic_names("bsvi"), *(f"iwae_{n}" for n in counts)], store)
+    check_columns(table, diagnostic_names("iwae") if counts else (), store)
+    return make_scores(table, k, seed, max(counts, default=0), svi)
 
 
-def initial(model: Model, x: Tensor) -> Tensor:
+def encode_detached(model: Model, x: Tensor) -> Tensor:
     """lambda_0 = f_phi(x), without a graph."""
     with torch.no_grad():
         return encode(model, x)
 
 
-def walked(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[str, Tensor], Tensor]:
+def walk_svi(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[str, Tensor], Tensor]:
     """BSVI-k from the streamed walk of Algorithm 1, with what is needed to judge it, and the last lambda."""
     draws = (svi.steps + 1) * svi.samples  # with m samples each has pi_i / m: the plain average again
     tally, amortized = Tally(draws, marks=(half(draws),)), Tally(svi.samples)
@@ -103,7 +103,7 @@ def walked(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[str
             amortized.add(step.weighed.log_w)
         lambda_ = step.lambda_
     values = {"log_likelihood": tally.log_mean[draws], "amortized_elbo": amortized.mean_log()}
-    return values | trust("bsvi", tally), lambda_
+    return values | diagnose("bsvi", tally), lambda_
 
 
 def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int | None) -> dict[str, Tensor]:
@@ -114,7 +114,7 @@ def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int 
     log_lik = log_ratio = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     with torch.no_grad():
         q = posterior(model, lambda_)
-        for rows in pieces(draws, x, chunk):
+        for rows in cut_into_chunks(draws, x, chunk):
             drawn = draw(q, rows, len(x))
             log_lik = log_lik + weigh_draw(model, x, drawn).log_lik.sum(0)
             log_p = log_prior(model, drawn.z.flatten(0, 1)).view_as(drawn.log_q)
@@ -125,27 +125,27 @@ def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int 
     return {"elbo": -(reconstruction + kl), "kl": kl, "reconstruction": reconstruction}
 
 
-def independent(
+def estimate_iwae(
     model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None
 ) -> dict[str, Tensor]:
     """IWAE-n for each n of ``counts`` and the amortized ELBO, from max(counts) draws of q(z; lambda)."""
-    tally = drawn(model, x, lambda_, counts, chunk)
+    tally = tally_draws(model, x, lambda_, counts, chunk)
     values = {f"iwae_{n}": tally.log_mean[n] for n in counts}
-    return values | {"amortized_elbo": tally.mean_log()} | trust("iwae", tally)
+    return values | {"amortized_elbo": tally.mean_log()} | diagnose("iwae", tally)
 
 
-def drawn(model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None) -> Tally:
+def tally_draws(model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None) -> Tally:
     """The tally of max(counts) independent draws of q(z; lambda), without graphs."""
     draws = max(counts)
     tally = Tally(draws, marks=(*counts, half(draws)))
     with torch.no_grad():
         q = posterior(model, lambda_)
-        for rows in pieces(draws, x, chunk):
+        for rows in cut_into_chunks(draws, x, chunk):
             tally.add(weigh(model, x, q, rows).log_w)
     return tally
 
 
-def pieces(draws: int, x: Tensor, chunk: int | None, cost: int = 1) -> Iterable[int]:
+def cut_into_chunks(draws: int, x: Tensor, chunk: int | None, cost: int = 1) -> Iterable[int]:
     """``draws`` cut into chunks; the default depends on the size of x alone, never on ``draws``."""
     if chunk is None:
         chunk = max(1, _CALL_BYTES // (cost * _ACTIVATIONS * 4 * max(1, x.numel())))
@@ -157,13 +157,13 @@ def half(draws: int) -> int:
     return max(1, draws // 2)
 
 
-def trust_names(name: str) -> list[str]:
-    """The names of what ``trust`` returns."""
+def diagnostic_names(name: str) -> list[str]:
+    """The names of what ``diagnose`` returns."""
     return [f"{name}_{what}" for what in ("ess", "khat", "rise", "nonfinite")]
 
 
-def trust(name: str, tally: Tally) -> dict[str, Tensor]:
-    """The columns by which ``doubts`` judges an estimator."""
+def diagnose(name: str, tally: Tally) -> dict[str, Tensor]:
+    """The columns by which ``list_doubts`` judges an estimator."""
     rise = tally.log_mean[tally.draws] - tally.log_mean[half(tally.draws)]
     return {
         f"{name}_ess": tally.ess(),
@@ -173,7 +173,7 @@ def trust(name: str, tally: Tally) -> dict[str, Tensor]:
     }
 
 
-def judged(table: Table, k: int, seed: int, draws: int, svi: SVI) -> Scores:
+def make_scores(table: ExampleTable, k: int, seed: int, draws: int, svi: SVI) -> Scores:
     """The table as Scores, with diagnostics and warnings."""
     names = {"bsvi": f"log-likelihood (BSVI-{k})", "iwae": f"IWAE-{draws}"}
     numbers = {"bsvi": (k + 1) * svi.samples, "iwae": draws}
@@ -181,23 +181,23 @@ def judged(table: Table, k: int, seed: int, draws: int, svi: SVI) -> Scores:
     diagnostics: dict[str, Any] = {
         f"{name}_ess": Score(table.values[f"{name}_ess"], table.ids).summary() for name in present
     }
-    diagnostics["khat_above_0.7"] = {name: share_above(table.values[f"{name}_khat"]) for name in present}
-    warnings = [line for name in present for line in doubts(names[name], name, table.values, numbers[name])]
+    diagnostics["khat_above_0.7"] = {name: share_of_high_khat(table.values[f"{name}_khat"]) for name in present}
+    warnings = [line for name in present for line in list_doubts(names[name], name, table.values, numbers[name])]
     if svi.clip == "batch":
         warnings.append('SVI(clip="batch") couples the examples of a batch: numbers depend on the batching')
     return Scores(k, seed, table.ids, table.values, diagnostics, (*warnings, *table.notes), table.seconds)
 
 
-def share_above(khat: np.ndarray) -> float | None:
+def share_of_high_khat(khat: np.ndarray) -> float | None:
     """The share of examples with k-hat above 0.7; None where there were too few weights to tell."""
     known = khat[~np.isnan(khat)]
     return float((known > HIGH_KHAT).mean()) if len(known) else None
 
 
-def doubts(title: str, name: str, values: Mapping[str, np.ndarray], draws: int) -> list[str]:
+def list_doubts(title: str, name: str, values: Mapping[str, np.ndarray], draws: int) -> list[str]:
     """One line for each reason not to trust an estimator, with what to try."""
     lines = []
-    share, ess = share_above(values[f"{name}_khat"]), float(np.median(values[f"{name}_ess"]))
+    share, ess = share_of_high_khat(values[f"{name}_khat"]), float(np.median(values[f"{name}_ess"]))
     if share is not None and share > MANY:
         lines.append(
             f"{title}: Pareto k-hat is above {HIGH_KHAT} for {share:.0%} of the examples, so a few draws decide their "
@@ -225,7 +225,7 @@ def doubts(title: str, name: str, values: Mapping[str, np.ndarray], draws: int) 
     return lines
 
 
-def at_least_1(name: str, value: SupportsIndex) -> int:
+def check_at_least_1(name: str, value: SupportsIndex) -> int:
     if (number := whole(name, value)) < 1:
         raise ValueError(f"{name} must be at least 1, a whole number, got {value!r}")
     return number

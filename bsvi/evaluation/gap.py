@@ -15,9 +15,17 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from bsvi.evaluation.evaluate import at_least_1, doubts, drawn, initial, share_above, trust, trust_names
-from bsvi.evaluation.noise import Keyed
-from bsvi.evaluation.passes import Batches, Progress, check_columns, measure
+from bsvi.evaluation.evaluate import (
+    check_at_least_1,
+    diagnose,
+    diagnostic_names,
+    encode_detached,
+    list_doubts,
+    share_of_high_khat,
+    tally_draws,
+)
+from bsvi.evaluation.noise import KeyedModel
+from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score
 from bsvi.model import Model
 from bsvi.refine import SVI, whole
@@ -145,35 +153,35 @@ def amortization_gap(
     >>> gap.amortization_gap.mean > 0, len(gap.worst(2))
     (True, 2)
     """
-    given = Climb(steps=at_least_1("steps", steps)) if climb is None else climb
+    given = Climb(steps=check_at_least_1("steps", steps)) if climb is None else climb
     widen = Widen(steps=max(1, given.steps // 4))
-    k, seed = at_least_1("k", k), whole("seed", seed)
+    k, seed = check_at_least_1("k", k), whole("seed", seed)
 
-    def split(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        lambda_0 = initial(model, x)
-        lambda_, gain = best(model, x, ids, lambda_0, given, seed, k, chunk)
-        wide = end_of_walk(widen, Keyed(model, seed, WIDEN, ids), x, lambda_)
+    def split_batch(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        lambda_0 = encode_detached(model, x)
+        lambda_, gain = find_best_lambda(model, x, ids, lambda_0, given, seed, k, chunk)
+        wide = walk_to_end(widen, KeyedModel(model, seed, WIDEN, ids), x, lambda_)
         tally, elbo, amortized = (  # the same noise for all three: their differences are less noisy than they are
-            drawn(Keyed(model, seed, JUDGE, ids), x, at, (k,), chunk) for at in (wide, lambda_, lambda_0)
+            tally_draws(KeyedModel(model, seed, JUDGE, ids), x, at, (k,), chunk) for at in (wide, lambda_, lambda_0)
         )
         log_p, best_elbo, own_elbo = tally.log_mean[k], elbo.mean_log(), amortized.mean_log()
         values = (log_p, best_elbo, own_elbo, log_p - best_elbo, best_elbo - own_elbo)
-        return dict(zip(NAMES, values, strict=True)) | {"climb_gain": gain} | trust("iwae", tally)
+        return dict(zip(NAMES, values, strict=True)) | {"climb_gain": gain} | diagnose("iwae", tally)
 
     question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
-    table = measure(model, batches, split, question, store, progress, climb=given)
-    check_columns(table, [*NAMES, "climb_gain", *trust_names("iwae")], store)
-    warnings = [*doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
+    table = tabulate(model, batches, split_batch, question, store, progress, climb=given)
+    check_columns(table, [*NAMES, "climb_gain", *diagnostic_names("iwae")], store)
+    warnings = [*list_doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
     gain = Score(table.values["climb_gain"], table.ids)
     if gain.mean > 0.1 and not gain.mean < 3 * gain.stderr:
         warnings.append(
             f"the best ELBO still rises, by {gain.mean:.2f} nats in {max(1, given.steps // 4)} further steps, so the "
             "encoder loses more than is said here and the family less; use more steps"
         )
-    return Gap(table.ids, table.values, share_above(table.values["iwae_khat"]), tuple(warnings), table.seconds)
+    return Gap(table.ids, table.values, share_of_high_khat(table.values["iwae_khat"]), tuple(warnings), table.seconds)
 
 
-def best(
+def find_best_lambda(
     model: Model, x: Tensor, ids: Tensor, lambda_0: Tensor, climb: SVI, seed: int, draws: int, chunk: int | None
 ) -> tuple[Tensor, Tensor]:
     """The best of lambda_0, the end of the climb and that of a second, shorter one; and what the second one gained.
@@ -181,15 +189,17 @@ def best(
     Compared on draws of their own. A second climb that gains anything says that the first was too short.
     """
     again = replace(climb, steps=max(1, climb.steps // 4), lr=climb.lr / 2)
-    first = end_of_walk(climb, Keyed(model, seed, CLIMB, ids), x, lambda_0)
-    second = end_of_walk(again, Keyed(model, seed, AGAIN, ids), x, first)
+    first = walk_to_end(climb, KeyedModel(model, seed, CLIMB, ids), x, lambda_0)
+    second = walk_to_end(again, KeyedModel(model, seed, AGAIN, ids), x, first)
     ends, count = torch.stack([lambda_0, first, second]), (min(draws, 100),)
-    elbo = torch.stack([drawn(Keyed(model, seed, CHOOSE, ids), x, end, count, chunk).mean_log() for end in ends])
+    elbo = torch.stack(
+        [tally_draws(KeyedModel(model, seed, CHOOSE, ids), x, end, count, chunk).mean_log() for end in ends]
+    )
     chosen = ends[elbo.argmax(0), torch.arange(len(x), device=x.device)]
     return chosen, elbo[2] - elbo[1]
 
 
-def end_of_walk(svi: SVI, model: Model, x: Tensor, lambda_: Tensor) -> Tensor:
+def walk_to_end(svi: SVI, model: Model, x: Tensor, lambda_: Tensor) -> Tensor:
     for step in svi.walk(model, x, lambda_):
         lambda_ = step.lambda_
     return lambda_

@@ -37,7 +37,7 @@ class Coordinates:
         """Those of the prior's support; one clear line where there are none."""
         if prior is None:
             return cls()
-        support = support_of(prior)
+        support = find_support(prior)
         try:
             transform = biject_to(support)
             u = torch.zeros(transform.inverse_shape(prior.batch_shape + prior.event_shape), device=device)
@@ -60,13 +60,13 @@ class Coordinates:
     def u(self, z: Tensor) -> Tensor:
         return z if self.transform is None else self.transform.inv(z).detach()
 
-    def fine(self, u: Tensor) -> Tensor:
+    def is_valid(self, u: Tensor) -> Tensor:
         """Which rows are numbers, and inside the support as numbers."""
         z = self.z(u)
         inside = torch.isfinite(z) if self.support is None else torch.isfinite(z) & self.support.check(z)
         return torch.isfinite(u).reshape(len(u), -1).all(-1) & inside.reshape(len(u), -1).all(-1)
 
-    def pull(self, u: Tensor, z: Tensor, slopes: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def pull_back(self, u: Tensor, z: Tensor, slopes: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Gradients with respect to z as gradients with respect to u, from which z was computed."""
         if self.transform is None:
             return slopes
@@ -80,19 +80,19 @@ class Coordinates:
         return value.detach().double(), torch.autograd.grad(value.sum(), u, retain_graph=True)[0]
 
 
-def support_of(prior: Distribution) -> constraints.Constraint:
+def find_support(prior: Distribution) -> constraints.Constraint:
     """Where the prior lives; that of a mixture is its components'."""
     if isinstance(prior, MixtureSameFamily):
-        return support_of(prior.component_distribution)
+        return find_support(prior.component_distribution)
     if isinstance(prior, Independent) and prior.reinterpreted_batch_ndims:
-        return constraints.independent(support_of(prior.base_dist), prior.reinterpreted_batch_ndims)
+        return constraints.independent(find_support(prior.base_dist), prior.reinterpreted_batch_ndims)
     try:
         return prior.support or constraints.real
     except NotImplementedError:
         return constraints.real
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where the chains are, with both densities and their gradients, so that a new beta costs no decoder call."""
 
     u: Tensor  # (chains, batch, ...)
@@ -102,23 +102,23 @@ class Place(NamedTuple):
     prior_slope: Tensor
 
     @classmethod
-    def of(cls, model: Model, x: Tensor, u: Tensor, coordinates: Coordinates) -> "Place":
+    def of(cls, model: Model, x: Tensor, u: Tensor, coordinates: Coordinates) -> "Position":
         rows = u.detach().flatten(0, 1)
-        fine = coordinates.fine(rows)
+        fine = coordinates.is_valid(rows)
         rows = _where(fine, rows, 0.0).requires_grad_()  # no decoder is asked about NaN
         with torch.enable_grad():
             made = coordinates.z(rows)
             z = made.detach().requires_grad_()
             log_lik, log_prior = model.log_lik(x, z), model.log_prior(z)
-            slopes = coordinates.pull(rows, made, (_slope(log_lik, z), _slope(log_prior, z)))
+            slopes = coordinates.pull_back(rows, made, (_slope(log_lik, z), _slope(log_prior, z)))
             log_jacobian, bend = coordinates.log_jacobian(rows, made)
         values = (log_lik.detach().double(), log_prior.detach().double() + log_jacobian)
         log_lik, log_prior = (value.masked_fill(~fine, torch.nan).view(u.shape[:2]) for value in values)
         return cls(u.detach(), log_lik, log_prior, slopes[0].view(u.shape), (slopes[1] + bend).view(u.shape))
 
-    def where(self, yes: Tensor, other: "Place") -> "Place":
+    def where(self, yes: Tensor, other: "Position") -> "Position":
         pairs = zip(other, self, strict=True)
-        return Place(*(_where(yes, b, a) for b, a in pairs))
+        return Position(*(_where(yes, b, a) for b, a in pairs))
 
     def slope(self, beta: float) -> Tensor:
         return beta * self.lik_slope + self.prior_slope
@@ -127,22 +127,22 @@ class Place(NamedTuple):
         return beta * self.log_lik + self.log_prior
 
 
-def moved(
+def move_chains(
     model: Model,
     x: Tensor,
-    at: Place,
+    at: Position,
     momentum: Tensor,
     step: Tensor,
     beta: float,
     leapfrog: int,
     coordinates: Coordinates,
-) -> tuple[Place, Tensor]:
+) -> tuple[Position, Tensor]:
     """One leapfrog trajectory for every chain: where it ends, and the log of its acceptance ratio."""
     step = step.view(*step.shape, *(1,) * (momentum.ndim - 2))
     before = at.log_density(beta) - _energy(momentum)
     momentum = momentum + 0.5 * step * at.slope(beta)
     for i in range(leapfrog):
-        at = Place.of(model, x, at.u + step * momentum, coordinates)
+        at = Position.of(model, x, at.u + step * momentum, coordinates)
         momentum = momentum + (1.0 if i < leapfrog - 1 else 0.5) * step * at.slope(beta)
     return at, at.log_density(beta) - _energy(momentum) - before
 

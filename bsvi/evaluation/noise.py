@@ -85,7 +85,7 @@ class Noise:
         return low, high
 
 
-class Stream(TorchFunctionMode):
+class NoiseStream(TorchFunctionMode):
     """While entered, torch's normal and uniform numbers of shape (draws, batch, ...) are the examples' own.
 
     ``draw`` says how many rows are drawn, and the next one goes on after them, so chunks of any size give the same rows.
@@ -113,18 +113,18 @@ class Stream(TorchFunctionMode):
         if func in _MAKE:
             size = kwargs.get("size") or (args[0] if args and not isinstance(args[0], int) else args)
             options = {name: kwargs[name] for name in ("dtype", "device") if name in kwargs}
-            if self._mine(tuple(size)):
+            if self._is_per_example(tuple(size)):
                 return self._fill(torch.empty(tuple(size), **options), _MAKE[func])
-        elif func in _LIKE and self._mine(tuple(args[0].shape)):
+        elif func in _LIKE and self._is_per_example(tuple(args[0].shape)):
             return self._fill(torch.empty_like(args[0], requires_grad=False), _LIKE[func])
-        elif func in _IN_PLACE and self._mine(tuple(args[0].shape)):
+        elif func in _IN_PLACE and self._is_per_example(tuple(args[0].shape)):
             kind, names, defaults = _IN_PLACE[func]
             a, b = (args[i + 1] if len(args) > i + 1 else kwargs.get(names[i], defaults[i]) for i in range(2))
             scale = b if kind == "normal" else b - a
             return self._fill(args[0], kind).mul_(scale).add_(a)
         return func(*args, **kwargs)
 
-    def _mine(self, shape: tuple[int, ...]) -> bool:
+    def _is_per_example(self, shape: tuple[int, ...]) -> bool:
         return len(shape) >= 2 and shape[:2] == (self.rows, len(self.ids)) and math.prod(shape) > 0
 
     def _fill(self, out: Tensor, kind: str) -> Tensor:
@@ -143,11 +143,11 @@ class Stream(TorchFunctionMode):
         return out.copy_(block[at : at + self.rows].view(out.shape))
 
 
-class Keyed:
+class KeyedModel:
     """A ``Model`` whose posterior draws with the noise of one stream of the examples ``ids``; the rest is the model's own."""
 
     def __init__(self, model: Model, seed: int, stream: int, ids: Int64[Tensor, " batch"]) -> None:
-        self.model, self.stream = model, Stream(seed, stream, ids)
+        self.model, self.stream = model, NoiseStream(seed, stream, ids)
         self.encode, self.log_prior, self.log_lik = model.encode, model.log_prior, model.log_lik
 
     def posterior(self, lambda_: Tensor) -> Proposal:

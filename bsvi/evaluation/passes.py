@@ -35,7 +35,7 @@ NOT_KEYED = (
 
 
 @dataclass(frozen=True)
-class Table:
+class ExampleTable:
     """One row per example, ordered by id; ``seconds`` counts all passes that a store has seen."""
 
     ids: Int64[np.ndarray, " examples"]
@@ -44,7 +44,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def measure(
+def tabulate(
     model: Model,
     batches: Batches,
     function: Callable[[Tensor, Tensor], dict[str, Tensor]],
@@ -52,7 +52,7 @@ def measure(
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
     **others: Any,
-) -> Table:
+) -> ExampleTable:
     """``function(x, ids)`` of every batch, as one table.
 
     ``question``, and ``others`` such as a refinement or a function of the user's own, are what the numbers depend on besides
@@ -62,32 +62,32 @@ def measure(
     check_batches(batches)
     with evaluation_mode(model):
         check_model(model)
-        record = None if store is None else Record(store, question | asked_of(model, **others))
+        record = None if store is None else Record(store, question | describe_model(model, **others))
         try:
-            return _measure(model, batches, function, record, int(question.get("seed", 0)), progress)
+            return _tabulate(model, batches, function, record, int(question.get("seed", 0)), progress)
         finally:
             if record is not None:
                 record.close()
 
 
-def check_columns(table: Table, names: Iterable[str], store: str | PathLike[str] | None) -> None:
+def check_columns(table: ExampleTable, names: Iterable[str], store: str | PathLike[str] | None) -> None:
     """ValueError where a table that came from a store lacks some of these numbers: the store was spoilt."""
     if lacking := [name for name in names if name not in table.values]:
         raise ValueError(f"{store} is damaged (it lacks {', '.join(lacking)}); remove it and evaluate again")
 
 
-def _measure(
+def _tabulate(
     model: Model,
     batches: Batches,
     function: Callable[[Tensor, Tensor], dict[str, Tensor]],
     record: Record | None,
     seed: int,
     progress: Progress | None,
-) -> Table:
+) -> ExampleTable:
     seen: set[int] = set()
     parts: list[Part] = [] if record is None else record.parts
     seconds, notes = 0.0, set[str]()
-    for x, ids in _named(batches):
+    for x, ids in _name_examples(batches):
         check_input(x, 1.0)
         names = ids.tolist()
         _check_new(names, seen)
@@ -113,17 +113,17 @@ def _measure(
         raise ValueError("there is no example to evaluate: batches gave nothing; a generator can be read once only")
     if record is not None:
         seconds, notes = record.seconds, record.notes
-    return _gathered(parts, seen, seconds, notes)
+    return _gather(parts, seen, seconds, notes)
 
 
-def _gathered(parts: list[Part], seen: set[int], seconds: float, notes: set[str]) -> Table:
+def _gather(parts: list[Part], seen: set[int], seconds: float, notes: set[str]) -> ExampleTable:
     """The parts as one table of the examples seen: a store may hold others too."""
     ids = np.concatenate([part[0] for part in parts])
     order = np.argsort(ids, kind="stable")
     order = order[np.isin(ids[order], np.fromiter(seen, np.int64, len(seen)))]
     names = [name for name in parts[0][1] if all(name in part[1] for part in parts)]  # an old store has fewer columns
     values = {name: np.concatenate([part[1][name] for part in parts])[order] for name in names}
-    return Table(ids[order], values, seconds, tuple(sorted(notes)))
+    return ExampleTable(ids[order], values, seconds, tuple(sorted(notes)))
 
 
 def _call(
@@ -143,7 +143,7 @@ def _generator_states(cuda: list[torch.device]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in cuda)]
 
 
-def _named(batches: Batches) -> Iterator[tuple[Tensor, Int64[Tensor, " batch"]]]:
+def _name_examples(batches: Batches) -> Iterator[tuple[Tensor, Int64[Tensor, " batch"]]]:
     """Each batch with ids on the CPU; positions where the batches bring none."""
     position = 0
     for batch in batches.split(PAPER_BATCH) if isinstance(batches, Tensor) else batches:
@@ -168,16 +168,16 @@ def _ids(given: Any, count: int) -> Int64[Tensor, " batch"]:
         kind = type(given).__name__ if ids is None else f"{ids.dtype} {tuple(ids.shape)}"
         raise ValueError(
             f"the second part of a batch is its ids, {count} whole numbers, one per example, got {kind} "
-            f"({_first(given)}); number the examples, or give batches of x alone"
+            f"({_show_first(given)}); number the examples, or give batches of x alone"
         )
     if ids.dtype == torch.uint64 and (ids.view(torch.int64) < 0).any():
         raise ValueError(
-            f"ids must be below 2**63, got uint64 ({_first(given)}); number the examples from 0, or give batches of x alone"
+            f"ids must be below 2**63, got uint64 ({_show_first(given)}); number the examples from 0, or give batches of x alone"
         )
     return ids.long()
 
 
-def _first(given: Any) -> str:
+def _show_first(given: Any) -> str:
     """The first few of what a batch has in place of ids, as the user would know them."""
     values = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
     values = list(values)[:3] if isinstance(values, Iterable) and not isinstance(values, str | bytes) else [values]
@@ -245,7 +245,7 @@ def evaluation_mode(model: Model) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def asked_of(model: Model, **others: Any) -> dict[str, Any]:
+def describe_model(model: Model, **others: Any) -> dict[str, Any]:
     """What a store must know of the model: its tensors, and all else that makes it another function of x."""
     asked: dict[str, Any] = {"model": model_hash(model)}
     if code := identify(model, **others):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bsvi.data import Dataset, Split, training_batches
 from bsvi.draws import encode, weigh
-from bsvi.evaluation.evaluate import pieces
+from bsvi.evaluation.evaluate import cut_into_chunks
 from bsvi.experiments.build import Built, build_model, build_objective
 from bsvi.experiments.config import Experiment
 from bsvi.objectives import Objective
@@ -84,7 +84,7 @@ def rows(objective: Objective) -> int:
 
 def chunk(x: Tensor) -> int:
     """Draws that evaluation without gradients takes at once."""
-    return next(iter(pieces(1 << 20, x, None)))
+    return next(iter(cut_into_chunks(1 << 20, x, None)))
 
 
 def replace_method(e: Experiment, method: str) -> Experiment:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from bsvi import VAE
-from bsvi.evaluation.ais import ais, schedule
+from bsvi.evaluation.ais import ais, make_schedule
 from tests.evaluation.oracle import Diagonal, batches, data
 from tests.oracles import PPCA, mean_and_error
 
@@ -126,7 +126,7 @@ def test_mistakes_are_one_clear_line(change, message):
 
 
 def test_the_schedule_rises_from_0_to_1_and_is_symmetric():
-    betas = np.array(schedule(50))
+    betas = np.array(make_schedule(50))
     assert betas[0] == 0 and betas[-1] == 1 and len(betas) == 51
     assert (np.diff(betas) > 0).all()
     np.testing.assert_allclose(betas + betas[::-1], 1, atol=1e-12)

@@ -11,7 +11,7 @@ import torch
 
 from bsvi import SVI
 from bsvi.evaluation.diagnostics import Tally, pareto_khat, tail_size
-from bsvi.evaluation.evaluate import doubts, evaluate
+from bsvi.evaluation.evaluate import evaluate, list_doubts
 from tests.evaluation.oracle import Diagonal, data
 from tests.oracles import FLOAT, PPCA
 
@@ -106,6 +106,6 @@ def test_a_rise_is_judged_by_its_paired_error():
     n = 400
     values = {name: np.zeros(n) for name in ("x_nonfinite", "x_khat")} | {"x_ess": np.full(n, 100.0)}
     rng = np.random.default_rng(0)
-    assert not doubts("t", "x", values | {"x_rise": 0.15 + 3.0 * rng.standard_normal(n)}, 500)
-    assert not doubts("t", "x", values | {"x_rise": 0.05 + 0.1 * rng.standard_normal(n)}, 500)
-    assert "still rising" in doubts("t", "x", values | {"x_rise": 0.15 + 0.3 * rng.standard_normal(n)}, 500)[0]
+    assert not list_doubts("t", "x", values | {"x_rise": 0.15 + 3.0 * rng.standard_normal(n)}, 500)
+    assert not list_doubts("t", "x", values | {"x_rise": 0.05 + 0.1 * rng.standard_normal(n)}, 500)
+    assert "still rising" in list_doubts("t", "x", values | {"x_rise": 0.15 + 0.3 * rng.standard_normal(n)}, 500)[0]

@@ -14,7 +14,7 @@ from torch.distributions import Independent, Normal
 from bsvi import SVI, VAE, Uniform, giwae
 from bsvi.draws import weigh
 from bsvi.evaluation.evaluate import IWAE, LAST, WALK, evaluate
-from bsvi.evaluation.noise import Keyed
+from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import NOT_KEYED
 from tests.evaluation.oracle import Diagonal, batches, data
 from tests.oracles import BernoulliDecoder, Counted
@@ -44,10 +44,10 @@ def test_every_number_is_that_of_algorithm_1_on_the_same_noise():
     svi, ids = SVI(steps=30, lr=0.1), torch.arange(60)
     scores = evaluate(model, [x], k=30, svi=svi, iwae=(7, 50), seed=4, elbo_draws=5)
     lambda_0 = model.encode(x).detach()
-    steps = list(svi.walk(Keyed(model, 4, WALK, ids), x, lambda_0))
+    steps = list(svi.walk(KeyedModel(model, 4, WALK, ids), x, lambda_0))
     log_w = torch.cat([step.weighed.log_w for step in steps])
-    draws = weigh(model, x, Keyed(model, 4, IWAE, ids).posterior(lambda_0), 50).log_w.detach()
-    q = Keyed(model, 4, LAST, ids).posterior(steps[-1].lambda_)
+    draws = weigh(model, x, KeyedModel(model, 4, IWAE, ids).posterior(lambda_0), 50).log_w.detach()
+    q = KeyedModel(model, 4, LAST, ids).posterior(steps[-1].lambda_)
     reconstruction = -weigh(model, x, q, 5).log_lik.mean(0).detach()
     expected = {
         "log_likelihood": giwae(log_w, Uniform()(31)),

@@ -13,7 +13,7 @@ import torch
 from torch.distributions import Independent, Laplace, MultivariateNormal, Normal
 
 from bsvi import VAE, DiagonalGaussian
-from bsvi.evaluation.noise import Keyed, Noise, mix
+from bsvi.evaluation.noise import KeyedModel, Noise, mix
 
 
 def near(value, target, error):
@@ -97,9 +97,9 @@ def test_an_example_draws_the_same_in_any_batch_and_any_chunks(name):
     state = torch.get_rng_state()
 
     def draw(ids, chunks):
-        q = Keyed(VAE(torch.nn.Identity(), torch.nn.Identity(), FAMILIES[name]), 0, 1, torch.tensor(ids)).posterior(
-            lambda_[ids]
-        )
+        q = KeyedModel(
+            VAE(torch.nn.Identity(), torch.nn.Identity(), FAMILIES[name]), 0, 1, torch.tensor(ids)
+        ).posterior(lambda_[ids])
         return torch.cat([q.rsample((rows,)) for rows in chunks])
 
     whole = draw([0, 1, 2, 3, 4, 5], [7])
