@@ -67,7 +67,7 @@ def every_field(settings, prefix=""):
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from every_field(field.annotation, f"{prefix}{name}.")
         else:
-            yield f"--{prefix}{name}".replace("_", "-"), field
+            yield f"--{prefix}{name.rstrip('_')}".replace("_", "-"), field
 
 
 def time_of_children():
