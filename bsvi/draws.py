@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils.checkpoint import checkpoint
 
-from bsvi.model import Model, Shape
+from bsvi.model import Model, Shape, frozen, trainable
 
 T = TypeVar("T")
 REDUCED = (torch.float16, torch.bfloat16)
@@ -148,11 +148,13 @@ def weigh_draw(model: Model, x: Tensor, drawn: Draw, beta: float = 1.0, recomput
     return Weighed(drawn.z, log_lik, log_lik + (log_ratio if beta == 1.0 else beta * log_ratio))
 
 
-def without_zero_weights(model: Model, x: Tensor, lambda_: Tensor, weighed: Weighed, beta: float) -> Weighed:
+def without_zero_weights(
+    model: Model, x: Tensor, lambda_: Tensor, weighed: Weighed, beta: float, path_alone: bool = False
+) -> Weighed:
     """The same weights with a graph that no draw of weight zero is part of: its 0 * inf would spoil every gradient.
 
     In the graph a draw with weight stands in for each of them, so that shapes stay as they are. This runs the decoder again,
-    but only where a weight is not finite.
+    but only where a weight is not finite. With ``path_alone`` ln q leads to z and not to lambda.
     """
     bad = ~torch.isfinite(weighed.log_w)
     if not weighed.log_w.requires_grad or not any_true(bad):
@@ -162,8 +164,8 @@ def without_zero_weights(model: Model, x: Tensor, lambda_: Tensor, weighed: Weig
     samples, batch = bad.shape
     row = torch.arange(samples * batch, device=x.device)
     row = torch.where(bad.flatten(), (~bad).flatten().long().argmax(), row)  # a row that has weight
-    z, lambda_ = weighed.z.flatten(0, 1)[row], lambda_[row % batch]
-    with full_precision():
+    z, lambda_ = weighed.z.flatten(0, 1)[row], (lambda_.detach() if path_alone else lambda_)[row % batch]
+    with full_precision(), frozen(trainable(model) if path_alone else []):
         log_q = model.posterior(lambda_).log_prob(z)
     again = weigh_draw(model, x[row % batch], Draw(z[None], log_q[None]), beta)
     log_w = torch.where(bad, weighed.log_w.detach(), again.log_w.view(samples, batch))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bsvi.draws import Draw, Weighed, closed_form_kl, draw, encode, posterior, weigh, weigh_draw, without_zero_weights
+from bsvi.dreg import path_alone, square_weights
 from bsvi.model import Model, frozen, reached, trainable
 from bsvi.trajectory import Buffer, GraphSize, Trajectory, held_once
 
@@ -38,11 +39,13 @@ class Amortized:
     """``draws`` independent draws from the encoder's own q(z; lambda_0): the VAE with one, IWAE with more.
 
     lambda_0 stays attached, so phi follows the bound itself. With ``recompute`` the decoder runs draw by draw, and again in
-    backward, so that one draw's graph is alive at a time in place of all.
+    backward, so that one draw's graph is alive at a time in place of all. With ``dreg`` phi gets the same gradient with less
+    noise, sum_i r_i^2 (d ln w_i / d z_i) (d z_i / d phi): DReG (Tucker et al. 2018), and with one draw STL (Roeder et al. 2017).
     """
 
     draws: int = 1
     recompute: bool = False
+    dreg: bool = False
 
     def __post_init__(self) -> None:
         vars(self).update(draws=whole("draws", self.draws))
@@ -55,11 +58,19 @@ class Amortized:
         lambda_ = encode(model, x)
         q = posterior(model, lambda_)
         calls, samples = (self.draws, 1) if self.recompute else (1, self.draws)
-        buffer = Buffer(calls, samples)
+        buffer, drawn = Buffer(calls, samples), list[Tensor]()
         for _ in range(calls):
-            weighed = weigh(model, x, q, samples, beta, self.recompute)
-            buffer.add(lambda_, without_zero_weights(model, x, lambda_, weighed, beta))
+            if self.dreg:
+                weighed = weigh_draw(
+                    model, x, path_alone(model, lambda_, draw(q, samples, len(x))), beta, self.recompute
+                )
+            else:
+                weighed = weigh(model, x, q, samples, beta, self.recompute)
+            drawn.append(weighed.z)
+            buffer.add(lambda_, without_zero_weights(model, x, lambda_, weighed, beta, self.dreg))
         trajectory = replace(buffer.trajectory(model, beta), samples=1, kept=True)  # every draw is a row of its own
+        if self.dreg and self.draws > 1 and torch.is_grad_enabled():
+            square_weights(drawn, trajectory.log_w, beta)
         return Refined(trajectory, torch.zeros(len(x), dtype=torch.float64, device=x.device))
 
     @property
