@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"]:
     """The command of each method's run; a wrong word is one line with the nearest right one."""
-    if arguments.experiment not in EXPERIMENTS:
+    if arguments.experiment not in EXPERIMENTS and not Path(arguments.experiment).exists():
         raise ValueError(f"unknown experiment {arguments.experiment!r}; {nearest(arguments.experiment, EXPERIMENTS)}")
     names = METHODS if arguments.methods == "all" else tuple(arguments.methods.split(","))
     if unknown := [name for name in names if name not in METHODS]:

@@ -4,11 +4,12 @@ import argparse
 import contextlib
 import time
 from functools import partial
+from pathlib import Path
 
 from bsvi.commands.about import changed_fields
 from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
-from bsvi.experiments.config import MOST_SEED
+from bsvi.experiments.config import EXPERIMENTS, MOST_SEED
 from bsvi.runs.folder import Run, RunError
 from bsvi.sweeps.jobs import Job, is_scored
 
@@ -27,10 +28,14 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
     commands = {
         name: parse_train([*first, "--method", name], "sweep") for name in names
     }  # told now, not in eight files
+    experiment_words = arguments.experiment
+    if experiment_words not in EXPERIMENTS:  # the path of someone's own images: runs are filed under a name
+        arguments.experiment = next(iter(commands.values())).experiment
+        experiment_words = str(Path(experiment_words).absolute()) if arguments.on != "local" else experiment_words
     for seed in found:
         for name, command in commands.items():
             folder = arguments.runs / arguments.experiment / f"{name}-seed{seed}"
-            words = [arguments.experiment, "--method", name, "--seed", str(seed), "--out", str(folder), *rest]
+            words = [experiment_words, "--method", name, "--seed", str(seed), "--out", str(folder), *rest]
             evaluate = ["evaluate", str(folder), "--k", str(arguments.k), "--quiet"]
             evaluate += ["--device", command.device, "--compile", command.compile]
             evaluate += ["--examples", str(arguments.examples)] if arguments.examples else []

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import BaseModel, Field, ValidationError
 from tyro.conf import arg
 
-from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Experiment, first_problem, read_toml, update
+from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Data, Experiment, first_problem, read_toml, update
+from bsvi.experiments.own_images import choose
 from bsvi.runs.folder import Run, RunError
 
 
@@ -41,7 +42,7 @@ def experiment_of(command: Command) -> Experiment:
 
 
 def parse(words: list[str], verb: str = "train") -> Command:
-    """The command from its words: EXPERIMENT or --resume RUN first, then flags; --config file.toml sits between.
+    """The command from its words: EXPERIMENT, the PATH of images or --resume RUN first, then flags; --config sits between.
 
     Wrong words end the program with one line, which names the verb that was typed, and exit code 2.
     """
@@ -62,24 +63,40 @@ def parse(words: list[str], verb: str = "train") -> Command:
         base = at_its_place(base, stored.get("data"))
         return flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN", refuse)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
-        refuse(f"name an experiment first: bsvi {verb} EXPERIMENT; there are {', '.join(EXPERIMENTS)}")
+        refuse(
+            f"name an experiment first: bsvi {verb} EXPERIMENT; there are {', '.join(EXPERIMENTS)}, or a PATH of images"
+        )
     name, *rest = words
     if name in ("-h", "--help"):
-        print(f"usage: bsvi train EXPERIMENT [flags] | --resume RUN\n\nexperiments: {', '.join(EXPERIMENTS)}\n")
+        print("usage: bsvi train EXPERIMENT [flags] | PATH [flags] | --resume RUN\n")
+        print(f"experiments: {', '.join(EXPERIMENTS)}")
+        print("PATH: your own images (a folder, .npy, .npz or IDX); networks are chosen by their size and kind\n")
         print("bsvi train digits --help lists the flags with their defaults and reasons.")
         raise SystemExit(0)
-    if name not in EXPERIMENTS:
-        close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        refuse(f"unknown experiment {name!r}; {hint}there are {', '.join(EXPERIMENTS)}")
-    base = EXPERIMENTS[name]
+    config: Path | None = None
     if "--config" in rest:
         at = rest.index("--config")
         if at + 1 == len(rest):
             refuse("--config needs a TOML file")
-        base = read_toml(Path(rest[at + 1]), base)
+        config = Path(rest[at + 1])
         rest = rest[:at] + rest[at + 2 :]
-    return flags(base, rest, f"bsvi train {name}", refuse)
+
+    def command(base: Experiment) -> Command:
+        return flags(base if config is None else read_toml(config, base), rest, f"bsvi train {name}", refuse)
+
+    if name in EXPERIMENTS:
+        return command(EXPERIMENTS[name])
+    if not Path(name).exists():
+        close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        refuse(f"unknown experiment {name!r}; {hint}there are {', '.join(EXPERIMENTS)}, or the path of your own images")
+    asked = command(Experiment(data=Data(name=name)))  # first, for the size and binarisation that it asks for
+    if asked.data.name != name:
+        refuse(f"--data.name {asked.data.name} is another set of images than {name}; name one of them")
+    base, line = choose(Path(name), asked.data)
+    if verb == "train" and not asked.quiet:
+        print(line, flush=True)
+    return command(base)
 
 
 def at_its_place(base: Experiment, data: Any) -> Experiment:

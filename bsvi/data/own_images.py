@@ -1,5 +1,6 @@
-"""Your own images: a folder of pictures, an .npy or .npz file, or an IDX file."""
+"""Your own images: a folder of pictures or of IDX files, an .npy or .npz file, or an IDX file."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def load_own_images(
     """Return a data set made of the images at `path`.
 
     A folder with subfolders train, valid (or val, validation) and test, in any case, gives those splits, as does an .npz
-    with arrays of these names; anything else beside them is refused. Parts that are missing are drawn from train with the
+    with arrays of these names, or a folder with an IDX pair (train-images-idx3-ubyte and t10k-images-idx3-ubyte, also
+    as .gz); anything else beside them is refused. Parts that are missing are drawn from train with the
     published seed, `validation` and `test` images of it (a tenth, at most 2,000). `size` (one side, or height and width)
     crops and resizes. `binarise` is "dynamic" (0/1 pixels drawn at every visit, Bernoulli likelihood), "threshold" (1 from
     a grey value of 0.5 on, Bernoulli likelihood) or "none" (grey values on the grid j/255, discretised logistic likelihood).
@@ -82,9 +84,37 @@ def load_own_images(
     return Dataset(name, train, valid, tested, likelihood, str(path.resolve()))
 
 
+def first_images(path: Path, size: tuple[int, int] | None = None, most: int = 50) -> np.ndarray:
+    """Return the first images at `path`, shape (n, height, width), as grey values in [0, 1]: enough to know their kind.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "noise.npy"
+    >>> np.save(path, np.random.default_rng(0).integers(0, 256, (90, 6, 7), np.uint8))
+    >>> first_images(path).shape
+    (50, 6, 7)
+    """
+    array = _standard(path, "train", _read(path, size, most)["train"][:most], size, "dynamic")
+    return array / 255.0 if array.dtype == np.uint8 else array
+
+
 def own_files(path: Path) -> list[Path]:
     """Return the files that make up the images at `path`."""
-    return picture_files(path) if path.is_dir() else [path]
+    if path.is_dir():
+        return [*idx_files(path).values()] or picture_files(path)
+    return [path]
+
+
+def idx_files(folder: Path) -> dict[str, Path]:
+    """Return the IDX files of images in a folder by their split, as MNIST names them; empty where there is none."""
+    named: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        found = re.fullmatch(r"(\w+?)-images[-.]idx3-ubyte(\.gz)?", path.name)
+        if found and path.is_file():
+            word = "test" if found[1] == "t10k" else found[1]
+            if word.lower() not in WORDS or word in named:
+                raise BadFile(folder, "one IDX file of images for each of train, valid and t10k or test", path.name)
+            named[word] = path
+    return _by_split(folder, named)
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
@@ -120,10 +150,15 @@ def _by_split(path: Path, named: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _read(path: Path, size: tuple[int, int] | None) -> dict[str, np.ndarray]:
+def _read(path: Path, size: tuple[int, int] | None, most: int | None = None) -> dict[str, np.ndarray]:
+    """The images by split; of a folder of pictures only the first `most` of each, where that is given."""
     if path.is_dir():
+        if files := idx_files(path):
+            if pictures := picture_files(path):
+                raise BadFile(path, f"no pictures beside {files['train'].name}", pictures[0].name)
+            return {name: read_idx_images(file) for name, file in files.items()}
         folders = split_folders(path) or {"train": path}
-        return {name: read_pictures(folder, size, path) for name, folder in folders.items()}
+        return {name: read_pictures(folder, size, path, most) for name, folder in folders.items()}
     if path.suffix == ".npy":
         return {"train": read_npy(path)}
     if path.suffix == ".npz":

@@ -26,14 +26,14 @@ def picture_files(folder: Path) -> list[Path]:
 
 
 def read_pictures(
-    folder: Path, size: tuple[int, int] | None = None, top: Path | None = None
+    folder: Path, size: tuple[int, int] | None = None, top: Path | None = None, most: int | None = None
 ) -> UInt8[np.ndarray, "n height width"]:
-    """Return all pictures of a folder as 8-bit grey values; `size` (height, width) crops to its shape and resizes.
+    """Return all pictures of a folder, or the first `most`, as 8-bit grey values; `size` (height, width) crops and resizes.
 
     Colour becomes grey by the luminance of ITU-R 601, transparency lies on white, a camera's rotation is applied.
     Hashes are looked up in the record of `top`, the folder itself if None.
     """
-    paths = picture_files(folder)
+    paths = picture_files(folder)[:most]
     if not paths:
         raise BadFile(folder, f"pictures ({', '.join(FORMATS)})", "none")
     top = folder if top is None else top
