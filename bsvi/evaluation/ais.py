@@ -17,10 +17,9 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
-from bsvi.draws import repeat
 from bsvi.evaluation.diagnostics import Tally
 from bsvi.evaluation.evaluate import check_at_least_1, cut_into_chunks, encode_detached
-from bsvi.evaluation.hmc import Coordinates, Position, move_chains
+from bsvi.evaluation.hmc import Coordinates, Path, PriorPath, move_chains
 from bsvi.evaluation.noise import Noise, NoiseStream
 from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score
@@ -106,6 +105,7 @@ def ais(
         shape = model.posterior(encode_detached(model, x)).event_shape
         source = find_prior(model, prior) if reverse is not None else resolve_prior(model, x, shape, prior)
         coordinates = Coordinates.of(source, x.device)
+        path = PriorPath(model, x, coordinates)
 
         def start(stream: NoiseStream, count: int) -> Tensor:
             if reverse is not None:
@@ -119,11 +119,11 @@ def ais(
 
         first = NoiseStream(seed, START + _PILOT, ids)
         move = Noise(ids, seed, MOVE + _PILOT)
-        steps = anneal(model, x, start(first, pilots), betas, leapfrog, move, (0, pilots), None, coordinates).steps
+        steps = anneal(path, start(first, pilots), betas, leapfrog, move, (0, pilots), None).steps
         tally, accepted, at = Tally(chains), [], 0
         first, move = NoiseStream(seed, START, ids), Noise(ids, seed, MOVE)
         for count in cut_into_chunks(chains, x, chunk, _GRAPH):
-            run = anneal(model, x, start(first, count), betas, leapfrog, move, (at, chains), steps, coordinates)
+            run = anneal(path, start(first, count), betas, leapfrog, move, (at, chains), steps)
             tally.add(run.log_w)
             accepted.append(run.acceptance)
             at += count
@@ -154,29 +154,27 @@ class ChainEnds(NamedTuple):
 
 
 def anneal(
-    model: Model,
-    x: Tensor,
+    path: Path,
     u: Tensor,
     betas: list[float],
     leapfrog: int,
     noise: Noise,
     rows: tuple[int, int],
     steps: Tensor | None,
-    coordinates: Coordinates,
 ) -> ChainEnds:
     """Take chains at u from ``betas[0]`` to ``betas[-1]``; these are ``rows[0]``, ... of ``rows[1]`` chains.
 
-    ln w sums (beta_t - beta_{t-1}) ln p(x|z_{t-1}) before the move that leaves beta_t's distribution as it is. Without
-    ``steps`` the step sizes follow the acceptance as it comes (the pilots), else they are given.
+    ln w sums (beta_t - beta_{t-1}) times the log-ratio at z_{t-1}, which is ln p(x|z_{t-1}) from the prior, before the move
+    that leaves beta_t's distribution as it is. Without ``steps`` the step sizes follow the acceptance as it comes (the
+    pilots), else they are given.
     """
-    chains, batch, size = len(u), len(x), u[0, 0].numel()
-    x = repeat(x, chains)
-    at = Position.of(model, x, u, coordinates)
+    chains, batch, size = len(u), u.shape[1], u[0, 0].numel()
+    at = path(u)
     log_w = accepted = torch.zeros(chains, batch, dtype=torch.float64, device=u.device)
     used = torch.empty(len(betas) - 2, batch, dtype=u.dtype, device=u.device)
     log_step = u.new_full((batch,), math.log(0.5 * size**-0.25))
     for t in range(1, len(betas)):
-        log_w = log_w + (betas[t] - betas[t - 1]) * at.log_lik
+        log_w = log_w + (betas[t] - betas[t - 1]) * at.log_ratio
         if t == len(betas) - 1:
             break  # a last move would change no weight
         used[t - 1] = log_step.exp() if steps is None else steps[t - 1]
@@ -184,7 +182,7 @@ def anneal(
         momentum = noise.normal(first, chains, size, u.dtype).view(u.shape)
         chance = noise.uniform(first, chains, 2, u.dtype)
         step = used[t - 1] * (0.8 + 0.4 * chance[..., 1])  # a fixed step could meet the period of an orbit
-        new, log_ratio = move_chains(model, x, at, momentum, step, betas[t], leapfrog, coordinates)
+        new, log_ratio = move_chains(path, at, momentum, step, betas[t], leapfrog)
         yes = chance[..., 0].double().log() < log_ratio  # false for NaN: a move that left the numbers is refused
         at = at.where(yes, new)
         accepted = accepted + yes

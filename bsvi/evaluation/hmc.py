@@ -1,9 +1,10 @@
-"""Hamiltonian Monte Carlo moves of many chains at once, which leave p(z) p(x|z)^beta as it is (Neal, 2011).
+"""Hamiltonian Monte Carlo moves of many chains at once, which leave a density on a path to p(x, z) as it is (Neal, 2011).
 
 Chains move in coordinates u that may be any real numbers. Where the prior lives on a part of them only (a Gamma, a Beta, a
 Dirichlet), z is a smooth one-to-one function of u, and the density of u is that of z times |dz/du|.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from torch.distributions import (
     constraints,
 )
 
+from bsvi.draws import repeat
 from bsvi.model import Model
 
 
@@ -93,61 +95,79 @@ def find_support(prior: Distribution) -> constraints.Constraint:
 
 
 class Position(NamedTuple):
-    """Where the chains are, with both densities and their gradients, so that a new beta costs no decoder call."""
+    """Where the chains are, with both densities and their gradients, so that a new beta costs no decoder call.
+
+    Along a path from a base density to p(x, z) the density is base * ratio^beta, where ratio = p(x, z) / base.
+    """
 
     u: Tensor  # (chains, batch, ...)
-    log_lik: Tensor  # (chains, batch), float64; NaN where u is out of numbers
-    log_prior: Tensor  # of u: ln p(z) + ln |dz/du|
-    lik_slope: Tensor  # like u
-    prior_slope: Tensor
-
-    @classmethod
-    def of(cls, model: Model, x: Tensor, u: Tensor, coordinates: Coordinates) -> "Position":
-        rows = u.detach().flatten(0, 1)
-        fine = coordinates.is_valid(rows)
-        rows = _where(fine, rows, 0.0).requires_grad_()  # no decoder is asked about NaN
-        with torch.enable_grad():
-            made = coordinates.z(rows)
-            z = made.detach().requires_grad_()
-            log_lik, log_prior = model.log_lik(x, z), model.log_prior(z)
-            slopes = coordinates.pull_back(rows, made, (_slope(log_lik, z), _slope(log_prior, z)))
-            log_jacobian, bend = coordinates.log_jacobian(rows, made)
-        values = (log_lik.detach().double(), log_prior.detach().double() + log_jacobian)
-        log_lik, log_prior = (value.masked_fill(~fine, torch.nan).view(u.shape[:2]) for value in values)
-        return cls(u.detach(), log_lik, log_prior, slopes[0].view(u.shape), (slopes[1] + bend).view(u.shape))
+    log_ratio: Tensor  # (chains, batch), float64; NaN where u is out of numbers
+    log_base: Tensor  # of u, not of z: with ln |dz/du|
+    ratio_slope: Tensor  # like u
+    base_slope: Tensor
 
     def where(self, yes: Tensor, other: "Position") -> "Position":
         pairs = zip(other, self, strict=True)
         return Position(*(_where(yes, b, a) for b, a in pairs))
 
     def slope(self, beta: float) -> Tensor:
-        return beta * self.lik_slope + self.prior_slope
+        return beta * self.ratio_slope + self.base_slope
 
     def log_density(self, beta: float) -> Tensor:
-        return beta * self.log_lik + self.log_prior
+        return beta * self.log_ratio + self.log_base
+
+
+Path = Callable[[Tensor], Position]  # u (chains, batch, ...) to its position on the path
+
+
+class PriorPath:
+    """The path p(z) p(x|z)^beta: the base is the prior, the ratio the likelihood."""
+
+    def __init__(self, model: Model, x: Tensor, coordinates: Coordinates) -> None:
+        self.model, self.coordinates, self.rows = model, coordinates, RepeatedRows(x)
+
+    def __call__(self, u: Tensor) -> Position:
+        coordinates, x = self.coordinates, self.rows.repeat(len(u))
+        rows = u.detach().flatten(0, 1)
+        fine = coordinates.is_valid(rows)
+        rows = _where(fine, rows, 0.0).requires_grad_()  # no decoder is asked about NaN
+        with torch.enable_grad():
+            made = coordinates.z(rows)
+            z = made.detach().requires_grad_()
+            log_lik, log_prior = self.model.log_lik(x, z), self.model.log_prior(z)
+            slopes = coordinates.pull_back(rows, made, (slope_of(log_lik, z), slope_of(log_prior, z)))
+            log_jacobian, bend = coordinates.log_jacobian(rows, made)
+        values = (log_lik.detach().double(), log_prior.detach().double() + log_jacobian)
+        log_lik, log_prior = (value.masked_fill(~fine, torch.nan).view(u.shape[:2]) for value in values)
+        return Position(u.detach(), log_lik, log_prior, slopes[0].view(u.shape), (slopes[1] + bend).view(u.shape))
+
+
+class RepeatedRows:
+    """A batch as often as there are chains, made once for each number of them."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x, self.times, self.repeated = x, 1, x
+
+    def repeat(self, times: int) -> Tensor:
+        if times != self.times:
+            self.times, self.repeated = times, repeat(self.x, times)
+        return self.repeated
 
 
 def move_chains(
-    model: Model,
-    x: Tensor,
-    at: Position,
-    momentum: Tensor,
-    step: Tensor,
-    beta: float,
-    leapfrog: int,
-    coordinates: Coordinates,
+    path: Path, at: Position, momentum: Tensor, step: Tensor, beta: float, leapfrog: int
 ) -> tuple[Position, Tensor]:
     """One leapfrog trajectory for every chain: where it ends, and the log of its acceptance ratio."""
     step = step.view(*step.shape, *(1,) * (momentum.ndim - 2))
     before = at.log_density(beta) - _energy(momentum)
     momentum = momentum + 0.5 * step * at.slope(beta)
     for i in range(leapfrog):
-        at = Position.of(model, x, at.u + step * momentum, coordinates)
+        at = path(at.u + step * momentum)
         momentum = momentum + (1.0 if i < leapfrog - 1 else 0.5) * step * at.slope(beta)
     return at, at.log_density(beta) - _energy(momentum) - before
 
 
-def _slope(value: Tensor, rows: Tensor) -> Tensor:
+def slope_of(value: Tensor, rows: Tensor) -> Tensor:
     """The gradient of each row's value; zero for a decoder that ignores z, or a prior that is flat."""
     gradient = torch.autograd.grad(value.sum(), rows, allow_unused=True)[0] if value.requires_grad else None
     return torch.zeros_like(rows) if gradient is None else gradient
