@@ -76,7 +76,8 @@ class Objective(nn.Module):
         if not torch.is_grad_enabled():
             return Estimate(-bound.mean(), bound, trajectory, log_pi, calls)
         theta: Tensor | float = 0.0
-        if not (trajectory.kept or trajectory.log_w.requires_grad):  # no graph by which the bound would reach theta
+        kept = trajectory.log_w.requires_grad if trajectory.kept is None else trajectory.kept
+        if not kept:  # no graph by which the bound would reach theta
             torch.clear_autocast_cache()  # its copies of the parameters may be without a graph, too
             theta = self.theta(model, x, beta, trajectory, derivative(self.bound, trajectory.log_w, log_pi))
             rows = len(trajectory.log_w)

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, runtime_ch
 import torch
 from torch import Tensor
 
+from bsvi.beyond.dreg import path_alone, square_weights
 from bsvi.draws import Draw, Weighed, closed_form_kl, draw, encode, posterior, weigh, weigh_draw, without_zero_weights
-from bsvi.dreg import path_alone, square_weights
 from bsvi.model import Model, frozen, reached, trainable
 from bsvi.trajectory import Buffer, GraphSize, Trajectory, held_once
 

@@ -26,7 +26,8 @@ class Trajectory:
     kl: Float[Tensor, "draws batch"]  # closed form where the family has one, else ln q(z) - ln p(z) of the draw
     log_w: Float[Tensor, "draws batch"]  # float64; -inf where it was not finite
     samples: int = 1
-    kept: bool = False  # whether the graphs that theta's rule asked for are there: the bound itself then reaches theta
+    # whether the graphs that theta's rule asked for are there: the bound itself then reaches theta. None: if ln w has a graph
+    kept: bool | None = None
 
     @property
     def nonfinite(self) -> int:

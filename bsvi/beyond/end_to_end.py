@@ -1,0 +1,242 @@
+"""Refinement that is trained itself: SVI's walk without the stop-gradient, and iterative inference.
+
+Theorem 1 never needed the stop: lambda_i is a function of x and *earlier* draws, whether or not it is differentiated. So for
+fixed noise the bound is one function of theta, phi and the refinement's own parameters, and all follow its derivative.
+"""
+
+import math
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bsvi.beyond.second_order import Noise, gradient_by_differences, run_again_in_backward
+from bsvi.beyond.updates import Rates
+from bsvi.draws import Draw, Weighed, any_true, closed_form_kl, draw, encode, posterior, weigh_draw
+from bsvi.model import Model, frozen, reached, trainable
+from bsvi.refine import SVI, Refined, finite
+from bsvi.trajectory import Buffer, GraphSize, held_once
+
+
+class Taken(NamedTuple):
+    """One step: the weighted draws at lambda_i, lambda_{i+1}, what the update remembers, and the raw gradient at lambda_i."""
+
+    weighed: Weighed
+    lambda_: Tensor
+    state: Tensor
+    gradient: Tensor
+
+
+class EndToEnd(nn.Module):
+    """A walk of ``svi.steps`` steps that is trained as a whole by the bound of its own draws.
+
+    lambda_{i+1} = update(lambda_i, g_i) with g_i = d ln w(z_i; lambda_i) / d lambda_i. With pi = Last and the rates of
+    SVI this is SA-VAE (Kim et al. 2018), with a uniform or learned pi end-to-end BSVI.
+
+    Args:
+        svi: steps, momentum, clipping, samples and double sampling of the walk.
+        update: the module that makes the step, ``Rates`` by default; its parameters are trained with the objective's.
+        second_order: whether the bound's derivative goes through g_i too. Without it g_i counts as a constant.
+        finite_difference: take second-order products from differences of gradients, for decoders that cannot be
+            differentiated twice.
+        encoder: whether phi follows the whole bound; else ln w_0 alone, as in Algorithm 1.
+
+    Example:
+        >>> from bsvi import SVI, VAE, Objective
+        >>> model = VAE(nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
+        >>> objective = Objective(EndToEnd(SVI(steps=2)))
+        >>> objective(model, torch.zeros(7, 3)).loss.backward()
+        >>> objective.refinement.update.log_rates.grad.shape
+        torch.Size([2, 1])
+    """
+
+    def __init__(
+        self,
+        svi: SVI,
+        update: nn.Module | None = None,
+        *,
+        second_order: bool = True,
+        finite_difference: bool = False,
+        encoder: bool = True,
+    ) -> None:
+        super().__init__()
+        self.svi = svi
+        self.update: Any = Rates(svi) if update is None else update
+        self.second_order, self.finite_difference, self.encoder = second_order, finite_difference, encoder
+        self.tried = False  # whether a decoder has been differentiated twice
+
+    def forward(
+        self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
+    ) -> Refined:
+        lambda_0 = encode(model, x)
+        start = lambda_0 if self.encoder else lambda_0.detach()
+        noise = Noise(x.device) if torch.is_grad_enabled() else None
+        theta = (
+            [] if attach is None or attach > 0 else trainable(model)
+        )  # frozen: its rule gives it a gradient elsewhere
+        buffer, slope, bad = self.unroll(model, x, start, beta, theta, budget)
+        if buffer.attached and any_true(bad):
+            # 0 * inf would spoil every gradient: in the graph another example stands in for one that has no finite slope
+            row = torch.where(bad, (~bad).long().argmax(), torch.arange(len(x), device=x.device))
+            attached, buffer.attached = buffer.attached, {}
+            if noise is not None and not bad.all():
+                with noise:
+                    again, slope, _ = self.unroll(model, x[row], start[row], beta, theta, budget)
+                for i, log_w in attached.items():
+                    buffer.attached[i] = torch.where(bad, log_w.detach(), again.attached[i])
+        phi = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        if not self.encoder:
+            phi = phi + ((lambda_0 - lambda_0.detach()) * finite(slope.detach())).sum(-1)
+        trajectory = replace(buffer.trajectory(model, beta), kept=not theta)
+        return Refined(trajectory, phi)
+
+    def unroll(
+        self, model: Model, x: Tensor, lambda_: Tensor, beta: float, theta: list[Tensor], budget: float
+    ) -> tuple[Buffer, Tensor, Tensor]:
+        """The k + 1 weighted proposals, the gradient at the first, and which examples met a number that is not finite."""
+        steps, training = self.svi.steps, torch.is_grad_enabled()
+        buffer, state = Buffer(steps + 1, self.svi.samples), self.update.begin(lambda_)
+        recompute, parameters = False, list[Tensor]()
+
+        def take(i: int, lambda_: Tensor, state: Tensor) -> Taken:
+            return self.take(i, model, x, lambda_, state, beta, theta)
+
+        for i in range(steps + 1):
+            with GraphSize(i == 0 and training and budget < math.inf, held_once(model, x)) as size:
+                taken = (
+                    Taken(*run_again_in_backward(take, i, lambda_, state, parameters))
+                    if recompute
+                    else take(i, lambda_, state)
+                )
+            if i == 0:
+                slope, bad = taken.gradient, torch.zeros(len(x), dtype=torch.bool, device=x.device)
+                recompute = (steps + 1) * size.bytes > budget
+                if recompute:
+                    parameters = [*reached(model, taken.weighed.log_w, taken.lambda_), *self.update.parameters()]
+            bad = bad | ~torch.isfinite(taken.weighed.log_w.detach()).all(0)
+            bad = bad | ~torch.isfinite(taken.gradient.detach()).all(-1)
+            buffer.add(lambda_, taken.weighed)
+            lambda_, state = taken.lambda_, taken.state
+        return buffer, slope, bad
+
+    def take(
+        self, i: int, model: Model, x: Tensor, lambda_: Tensor, state: Tensor, beta: float, theta: list[Tensor]
+    ) -> Taken:
+        """Draw and weigh at lambda_i, and step to lambda_{i+1}; at the last proposal no step follows."""
+        training, svi = torch.is_grad_enabled(), self.svi
+        if i == svi.steps:
+            drawn = draw(posterior(model, lambda_), svi.samples, len(x))
+            with frozen(theta):
+                return Taken(weigh_draw(model, x, drawn, beta), lambda_, state, torch.zeros_like(lambda_))
+        twice = training and self.second_order and not self.finite_difference
+        with torch.enable_grad(), uncompiled() if twice else nullcontext():
+            at = lambda_ if lambda_.requires_grad and training else lambda_.detach().requires_grad_()
+            q = posterior(model, at)
+            frozen_now = theta if training else trainable(model)
+
+            def steer(at: Tensor, q: Any = None) -> tuple[Draw, Weighed, Tensor]:
+                q = posterior(model, at) if q is None else q
+                drawn = draw(q, svi.samples, len(x))
+                with frozen(frozen_now):
+                    weighed = weigh_draw(model, x, drawn, beta)
+                return drawn, weighed, self.value(model, q, weighed, beta)
+
+            noise = Noise(x.device) if training and self.second_order and self.finite_difference else None
+            _, weighed, value = steer(at, q)
+            if svi.double_sampling:  # section 4.2: another draw makes the step
+                noise = None if noise is None else Noise(x.device)
+                value = steer(at, q)[2]
+            if noise is not None:
+                g = gradient_by_differences(lambda at: steer(at)[2], noise, value, at, reached(model, value))
+            else:
+                g = gradient(value, at, twice, training)
+            if twice and not self.tried:
+                self.try_twice(value, g, at)
+        if not training:
+            weighed, g = weighed.detach(), g.detach()
+        elif not self.second_order:
+            g = g.detach()
+        following, state = self.update(i, lambda_, finite(g), state, q)
+        return Taken(weighed, following, state, g)
+
+    def value(self, model: Model, q: Any, weighed: Weighed, beta: float) -> Tensor:
+        """What the step climbs, (batch,): the examples' ELBOs, by the sampled or the closed-form KL."""
+        log_w = weighed.log_w.detach()
+        share = torch.where(log_w.abs() < math.inf, self.svi.share(log_w), 0.0)
+        climbed = weighed.log_w
+        if self.svi.closed_form_kl:
+            kl = closed_form_kl(model, q)
+            if kl is None:
+                raise ValueError(f"closed_form_kl: no KL is known for {type(q).__name__} and this prior; leave it off")
+            climbed = weighed.log_lik - beta * kl
+        return (share * torch.where(share == 0, 0.0, climbed)).sum(0)
+
+    def try_twice(self, value: Tensor, g: Tensor, at: Tensor) -> None:
+        """Raise, naming the way out, where the decoder cannot be differentiated twice. Once is enough."""
+        self.tried, once = True, once_differentiable(value)
+        reason = f"its Function {once} is marked once_differentiable" if once else ""
+        try:
+            if g.requires_grad:
+                torch.autograd.grad(g.sum(), at, retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0][:120]
+        if reason:
+            self.tried = False
+            raise ValueError(
+                f"the decoder cannot be differentiated twice ({reason}); use finite differences: "
+                "EndToEnd(..., finite_difference=True), or --e2e.finite-difference"
+            )
+
+    @torch.no_grad()
+    def last(self, model: Model, x: Tensor, lambda_: Tensor) -> Tensor:
+        """lambda_k, the end of the walk from lambda_0: where the trained inference ends. It costs k decoder passes."""
+        state = self.update.begin(lambda_)
+        for i in range(self.svi.steps):
+            _, lambda_, state, _ = self.take(i, model, x, lambda_, state, 1.0, [])
+        return lambda_
+
+    @property
+    def decoder_calls(self) -> int:
+        """Passes of the decoder per example, counting each row of a batched call."""
+        again = 2 * self.svi.samples * self.svi.steps if self.finite_difference and self.second_order else 0
+        return self.svi.decoder_calls + again
+
+    def extra_repr(self) -> str:
+        return f"{self.svi}, second_order={self.second_order}"
+
+
+def gradient(value: Tensor, at: Tensor, twice: bool, retain: bool) -> Tensor:
+    """d value / d lambda, with its own graph if it is differentiated ``twice``; zero where nothing depends on lambda."""
+    if not value.requires_grad:
+        return torch.zeros_like(at)
+    (g,) = torch.autograd.grad(value.sum(), at, create_graph=twice, retain_graph=retain, allow_unused=True)
+    return torch.zeros_like(at) if g is None else g
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Within this context what torch.compile made runs as it was written: compiled code cannot be differentiated twice."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+def once_differentiable(value: Tensor) -> str:
+    """The name of a Function in the graph that forbids a second derivative, or nothing.
+
+    torch raises an error of its own only where the gradient that comes in has a graph; elsewhere it would lose a term in silence.
+    """
+    nodes = [value.grad_fn]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node is None:
+            continue
+        function = getattr(node, "_forward_cls", None)
+        code = getattr(getattr(function, "backward", None), "__code__", None)
+        if function is not None and code is not None and code.co_filename == torch.autograd.function.__file__:
+            return function.__name__
+        fresh = {below for below, _ in node.next_functions} - seen
+        seen |= fresh
+        nodes += fresh
+    return ""
