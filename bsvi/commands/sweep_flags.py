@@ -14,6 +14,7 @@ INSTEAD = {  # flags of bsvi train that would make all runs one
     "--out": "use --runs for the folder of all of them",
     "--method": "use --methods",
     "--seed": "use --seeds",
+    "--phases": "use --methods, as vae,vae:8000+bsvi-sir:2000",
     "--fork": "fork them one by one with bsvi train",
     "--resume": "the same bsvi sweep again goes on with what is not finished",
 }
@@ -41,7 +42,11 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     add = parser.add_argument
     add("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
-    add("--methods", default="all", help="all, or names with commas: vae,svi,bsvi-sir")
+    add(
+        "--methods",
+        default="all",
+        help="all, or names with commas: vae,svi,bsvi-sir; vae:8000+bsvi-sir:2000 for phases",
+    )
     add("--seeds", default="0", help="0, or 0,3, or 0:4 for 0 1 2 3 (default 0)")
     add("--runs", type=Path, default=Path("runs"), help="where run folders go (default runs)")
     add("--jobs", default="auto", help="runs at once; auto: one per core for small networks, else one")

@@ -9,6 +9,7 @@ from pathlib import Path
 from bsvi.commands.about import changed_fields
 from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
+from bsvi.commands.train_start import default_folder
 from bsvi.experiments.config import EXPERIMENTS, MOST_SEED
 from bsvi.runs.folder import Run, RunError
 from bsvi.sweeps.jobs import Job, is_scored
@@ -20,32 +21,36 @@ METHODS = ("vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi
 def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
     """All methods of the first seed, then of the next: the order that gives a first complete table soonest."""
     names = METHODS if arguments.methods == "all" else tuple(dict.fromkeys(arguments.methods.split(",")))
-    if unknown := [name for name in names if name not in METHODS]:
+    if unknown := [name for name in names if name not in METHODS and ":" not in name]:
         raise ValueError(f"unknown method {unknown[0]!r}; the methods: {', '.join(METHODS)}")
     rest = [*rest, *(["--data-dir", str(arguments.data_dir)] if arguments.data_dir else [])]
     found, jobs = seeds(arguments.seeds), []
     first = [arguments.experiment, "--seed", str(found[0]), *rest]
-    commands = {
-        name: parse_train([*first, "--method", name], "sweep") for name in names
-    }  # told now, not in eight files
+    learners = {name: learner(name) for name in names}
+    commands = {name: parse_train([*first, *learners[name]], "sweep") for name in names}  # told now, not in eight files
     experiment_words = arguments.experiment
     if experiment_words not in EXPERIMENTS:  # the path of someone's own images: runs are filed under a name
         arguments.experiment = next(iter(commands.values())).experiment
         experiment_words = str(Path(experiment_words).absolute()) if arguments.on != "local" else experiment_words
     for seed in found:
         for name, command in commands.items():
-            folder = arguments.runs / arguments.experiment / f"{name}-seed{seed}"
-            words = [experiment_words, "--method", name, "--seed", str(seed), "--out", str(folder), *rest]
+            experiment = experiment_of(command).model_copy(update={"seed": seed})
+            folder = arguments.runs / arguments.experiment / default_folder(experiment).name
+            words = [experiment_words, *learners[name], "--seed", str(seed), "--out", str(folder), *rest]
             evaluate = ["evaluate", str(folder), "--k", str(arguments.k), "--quiet"]
             evaluate += ["--device", command.device, "--compile", command.compile]
             evaluate += ["--examples", str(arguments.examples)] if arguments.examples else []
             evaluate += ["--iwae", *map(str, arguments.iwae)] if arguments.iwae is not None else []
             evaluate += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
             scored = partial(is_scored, folder, arguments.k, arguments.examples, arguments.iwae)
-            experiment = experiment_of(command).model_copy(update={"seed": seed})
             jobs.append(Job(experiment, folder, ["train", *words, "--quiet"], evaluate, scored))
     check_folders(jobs)
     return jobs
+
+
+def learner(name: str) -> list[str]:
+    """The words of bsvi train for a method, or for phases as 'vae:8000+bsvi-sir:2000'."""
+    return ["--phases", name.replace("+", ",")] if ":" in name else ["--method", name]
 
 
 def check_folders(jobs: list[Job]) -> None:

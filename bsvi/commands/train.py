@@ -88,20 +88,20 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
     built = team.in_turn(lambda: experiments.build(experiment, started.device, command.data_dir, progress=not quiet))
     built = replace(built, rank=team.rank, size=team.size)
     about = team.found(lambda: begin(run, command, experiment, built, started, take))
-    title = f"{experiment.experiment} {experiment.method} seed {experiment.seed}"
+    title = f"{experiment.experiment} {experiment.phases or experiment.method} seed {experiment.seed}"
     settings = built.training(time_limit=command.time_limit, save_every=command.save_every)
     words = (built.batches, built.valid, settings)
     if not team.first:
         runtime.compile_decoder(built.model.decoder, started.compile)
         with told(team):
-            return exit_code(train(built.model, built.objective, *words, None, Watcher(), about, team))
+            return exit_code(train(built.model, built.learns_from, *words, None, Watcher(), about, team))
     with Screen(title, experiment.steps, make_loggers(command, run, about), command.quiet) as screen:
         for line in started.notes:
             screen.say(line)
         runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
         try:
             with told(team):
-                result = train(built.model, built.objective, *words, run, screen, about, team)
+                result = train(built.model, built.learns_from, *words, run, screen, about, team)
         except (NotFinite, RuntimeError) as error:
             run.note(f"error: {error}")
             raise

@@ -128,13 +128,16 @@ def flags(base: Experiment, words: list[str], program: str, refuse: Callable[[st
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(Command, args=words, default=default, prog=program, config=(tyro.conf.AvoidSubcommands,))
+            command = tyro.cli(Command, args=words, default=default, prog=program, config=(tyro.conf.AvoidSubcommands,))
     except ValidationError as error:
         refuse(f"{first_problem(error)}; {program} --help says what fits")
     except SystemExit as left:
         if not left.code:
             raise
         refuse(f"{one_line(said.getvalue())}; {program} --help says what fits")
+    if command.phases and {word.split("=", 1)[0] for word in words} & {"--method", "--steps"}:
+        refuse("phases name the methods and their updates; leave --method and --steps out")
+    return command
 
 
 def names(settings: type[BaseModel], prefix: str = "") -> list[str]:

@@ -24,7 +24,8 @@ LEFT = ("result.json", "model.safetensors", "metrics.jsonl")  # what another run
 
 
 def default_folder(e: Experiment) -> Path:
-    return Path("runs") / e.experiment / f"{e.method}-seed{e.seed}"
+    method = (e.phases or e.method).replace(":", "-").replace(",", "-").replace(" ", "")  # vae-8000-bsvi-sir-2000
+    return Path("runs") / e.experiment / f"{method}-seed{e.seed}"
 
 
 def check_words(command: Command, run: Run) -> None:
@@ -75,7 +76,7 @@ def begin(
         run.write("config.json", about)
     together = f", {built.size} processes" if built.size > 1 else ""
     run.note(
-        f"process {os.getpid()}: {experiment.experiment} {experiment.method} seed {experiment.seed}, torch "
+        f"process {os.getpid()}: {experiment.experiment} {experiment.phases or experiment.method} seed {experiment.seed}, torch "
         f"{versions()['torch']}, {started.device}, {started.threads} threads{together}"
     )
     return about
@@ -109,7 +110,8 @@ def find_fork(run: Run, source: Run, built: "Built") -> "Found":
         raise RunError(
             f"{source.folder} has no checkpoint to fork from; name a run that has one with --out or --resume"
         )
-    check_fit(found[0], built.model, built.objective, make_optimizer(built.model, built.objective))
+    objective = built.objective_at(found[1]["step"])
+    check_fit(found[0], built.model, objective, make_optimizer(built.model, objective))
     return found
 
 
@@ -132,11 +134,12 @@ def take_weights(source: Run, built: "Built") -> "tuple[Found, str, int]":
             f"{source.folder} was trained on other images (data hash {theirs[:12]}, here {ours[:12]}); "
             "--from takes weights of the same data"
         )
-    optimizer = make_optimizer(built.model, built.objective)
-    tensors, scalars = capture(built.model, built.objective, optimizer, Meter(), Looks(), 0.0, Best())
+    objective = built.objective_at(0)
+    optimizer = make_optimizer(built.model, objective)
+    tensors, scalars = capture(built.model, objective, optimizer, Meter(), Looks(), 0.0, Best())
     tensors = {name: value for name, value in tensors.items() if not name.startswith("model.")}
     tensors |= {f"model.{name}": value for name, value in trained.model.state_dict().items()}
-    check_fit(tensors, built.model, built.objective, optimizer)
+    check_fit(tensors, built.model, objective, optimizer)
     return (tensors, {**scalars, "step": 0, "metrics_end": 0}), trained.experiment.method, trained.step
 
 

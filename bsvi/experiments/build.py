@@ -8,12 +8,13 @@ import torch
 
 from bsvi import nets
 from bsvi.data import Batch, Dataset, evaluation_batches, load, training_batches
-from bsvi.experiments.config import Experiment
+from bsvi.experiments.config import Experiment, parse_phases
 from bsvi.methods import objective
 from bsvi.model import VAE
 from bsvi.objectives import Objective
 from bsvi.refine import SVI
 from bsvi.training.loop import Training
+from bsvi.training.phases import Phase, phase_of
 
 VALID_BATCH = 200  # validation runs without theta's graphs, so it can take more at once
 
@@ -23,12 +24,22 @@ class Built:
     """All that ``train`` needs, on one device; of several processes that train together, process ``rank`` of ``size``."""
 
     model: VAE
-    objective: Objective
+    objective: Objective  # of the last phase, where there are phases
     dataset: Dataset
     experiment: Experiment
     device: torch.device
     rank: int = 0
     size: int = 1
+    phases: tuple[Phase, ...] = ()
+
+    @property
+    def learns_from(self) -> Objective | list[Phase]:
+        """The objective, or the phases that take turns."""
+        return [*self.phases] or self.objective
+
+    def objective_at(self, step: int) -> Objective:
+        """The objective that a checkpoint of this step belongs to."""
+        return phase_of([*self.phases], step).objective if self.phases else self.objective
 
     def batches(self, start_step: int) -> Any:
         """This process's share of the training batches from this step on, a function of seed and step: resuming is exact."""
@@ -87,11 +98,23 @@ def build_objective(e: Experiment) -> Objective:
     return objective(e.method, e.svi.steps, svi, resampled=e.resampled, recompute=e.recompute)
 
 
+def build_phases(e: Experiment, device: torch.device) -> tuple[Phase, ...]:
+    """The experiment's phases, each with an objective of its own; none where it has one method."""
+    found: list[Phase] = []
+    for method, steps in parse_phases(e.phases) if e.phases else []:
+        of_its_own = e.model_copy(update={"method": method})
+        last = found[-1].last + steps if found else steps
+        found.append(Phase(method, build_objective(of_its_own).to(device), last))
+    return tuple(found)
+
+
 def build(e: Experiment, device: torch.device, data_dir: Path | None = None, progress: bool = True) -> Built:
     """Model, objective and data of an experiment."""
     dataset = load_data(e, data_dir, progress)
     model = build_model(e, dataset.shape, dataset.likelihood).to(device)
-    return Built(model, build_objective(e).to(device), dataset, e, device)
+    phases = build_phases(e, device)
+    objective = phases[-1].objective if phases else build_objective(e).to(device)
+    return Built(model, objective, dataset, e, device, phases=phases)
 
 
 def describe_data(dataset: Dataset) -> dict[str, Any]:

@@ -4,11 +4,12 @@ The paper's hyperparameters are those of its appendix D (table of hyperparameter
 """
 
 import difflib
+import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bsvi.system.files import printable
 
@@ -101,6 +102,31 @@ class Anneal(Settings):
     steps: int = Field(0, ge=0, le=LONGEST, description="steps until beta is 1 (paper: 5,000 on Omniglot, else 0)")
 
 
+def parse_phases(text: str) -> list[tuple[MethodName, int]]:
+    """Methods and updates of ``vae:8000,bsvi-sir:2000``.
+
+    >>> parse_phases("vae:8000,bsvi-sir:2000")
+    [('vae', 8000), ('bsvi-sir', 2000)]
+    """
+    if not isinstance(text, str):
+        raise TypeError("phases are a text")
+    found: list[tuple[MethodName, int]] = []
+    for word in text.split(","):
+        method, _, steps = word.strip().partition(":")
+        if method not in get_args(MethodName) or not re.fullmatch(r"[1-9]\d{0,8}", steps):
+            raise ValueError(
+                f"phases takes METHOD:UPDATES with commas, as vae:8000,bsvi-sir:2000, got {word[:80]!r}; "
+                f"the methods: {', '.join(get_args(MethodName))}"
+            )
+        found.append((cast(MethodName, method), int(steps)))
+    return found
+
+
+def plain_phases(text: str) -> str:
+    """The text without blanks, if it names phases."""
+    return ",".join(f"{method}:{steps}" for method, steps in parse_phases(text))
+
+
 class Experiment(Settings):
     """A data set, its networks, and how they are trained."""
 
@@ -108,6 +134,9 @@ class Experiment(Settings):
         "digits", description="the name under which runs are filed"
     )
     method: MethodName = Field("bsvi-sir", description="one of the paper's eight")
+    phases: Annotated[str, AfterValidator(plain_phases)] | None = Field(
+        None, description="methods in turn and their updates, vae:8000,bsvi-sir:2000, in place of method and steps"
+    )
     seed: int = Field(0, ge=0, le=MOST_SEED, description="of weights, noise, order of examples and binarisation")
     data: Data = Data()
     net: Net = Net()
@@ -123,6 +152,15 @@ class Experiment(Settings):
     recompute: bool | None = Field(
         None, description="methods on all draws: run the decoder again, not keep k + 1 graphs"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _end_with_the_last_phase(cls, values: Any) -> Any:
+        try:
+            phases = parse_phases(values["phases"])
+        except (ValueError, TypeError, KeyError):  # none, or what the field itself will refuse
+            return values
+        return {**values, "method": phases[-1][0], "steps": sum(steps for _, steps in phases)}
 
 
 _OMNIGLOT = Experiment(

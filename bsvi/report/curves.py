@@ -5,7 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bsvi.report.experiments import Experiment, Row
-from bsvi.report.series import Metric, Series, metric, series
+from bsvi.report.paper import LABELS
+from bsvi.report.series import Metric, Series, changes, metric, series
 from bsvi.report.style import INK, MUTED, Drawn, label_ends, look, new_figure
 from bsvi.report.tables import slug
 
@@ -53,6 +54,10 @@ def progress(experiment: Experiment) -> Drawn | None:
             for seed in found.seeds if len(found.seeds) > 1 else ():
                 axes.plot(found.steps, seed, shape, color=colour, linewidth=0.6, alpha=0.4)
             axes.plot(found.steps, found.mean, shape, color=colour, linewidth=1.3)
+        for step, method in changes(row):
+            axes.axvline(step, color=MUTED, linestyle=":", linewidth=1)
+            beside = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "color": MUTED}
+            axes.annotate(LABELS.get(method, method), (step, 0.04), (3, 0), fontsize=8, **beside)
         axes.set_title(row.short, color=look(row.method).colour)
     for axes in grid[len(rows) :]:
         axes.set_visible(False)
@@ -60,10 +65,12 @@ def progress(experiment: Experiment) -> Drawn | None:
     _steps(grid[0])
     figure.supylabel("own bound (nats)", color=INK, fontsize=9.5)
     ends = [f"{row.label} {line.end:.2f}" for row in rows if (line := lines[row.label, "train"]) is not None]
+    phased = " Dotted: another method takes over (--phases)." if any(changes(row) for row in rows) else ""
     return Drawn(
         name=f"{slug(experiment.name)}-progress",
         title="Every method's training",
-        caption="Solid: training; dashed: validation; thick: mean over seeds. Each method's own bound, so panels do not compare.",
+        caption="Solid: training; dashed: validation; thick: mean over seeds. Each method's own bound, so panels do not compare."
+        + phased,
         alt=f"Training bound at the end: {'; '.join(ends)}.",
         figure=figure,
     )

@@ -97,6 +97,8 @@ def settings(run: Run) -> dict[str, Any]:
     """The configuration with dotted names, without what may differ between runs of one row."""
     flat = dict(_flat(run.part("config")))
     flat = {key: value for key, value in flat.items() if key not in _NOT_A_SETTING}
+    if not flat.get("phases"):
+        flat.pop("phases", None)  # older runs do not say that they have none
     origin = run.part("origin")
     if origin:  # a run that did not begin at the beginning is no seed of those that did
         flat["origin"] = f"{origin.get('how', 'from')} {origin.get('method', 'another run')}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from jaxtyping import Float
 
 from bsvi.report.experiments import Row
 from bsvi.report.runs import Run, number
+from bsvi.system.files import printable
 
 BINS = 120  # more cannot be seen, and the page carries every point
 
@@ -65,6 +67,16 @@ def series(row: Row, split: str, read: Metric) -> Series | None:
     whole = ~np.isnan(lines).any(axis=0)
     mean = np.where(whole, lines.mean(axis=0, where=~np.isnan(lines)), np.nan) if whole.any() else lines[0]
     return Series(edges[1:], lines, mean)
+
+
+def changes(row: Row) -> list[tuple[float, str]]:
+    """Where the row's phases follow each other (`--phases`): the last step of each but the last one, and the method after it."""
+    found: dict[float, str] = {}
+    for run in row.runs:
+        lines = [line for line in run.train if isinstance(line.get("phase"), str)]
+        pairs = [(a, b) for a, b in pairwise(lines) if a["phase"] != b["phase"]]
+        found |= {float(a["step"]): printable(b["phase"], 80) for a, b in pairs}
+    return sorted(found.items())
 
 
 def _points(run: Run, split: str, read: Metric) -> list[tuple[float, float]]:

@@ -36,7 +36,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"{self.experiment.method} seed {self.experiment.seed}"
+        return f"{self.experiment.phases or self.experiment.method} seed {self.experiment.seed}"
 
     @property
     def trained(self) -> bool:

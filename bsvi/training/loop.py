@@ -15,6 +15,7 @@ from bsvi.objectives import BadInput, Objective
 from bsvi.runs.folder import Run, RunError
 from bsvi.system.signals import Signals
 from bsvi.training.health import ALONE, Meter, NotFinite, averages, check_batch, problems, trouble
+from bsvi.training.phases import Phase, check_phases, hand_over, phase_of
 from bsvi.training.state import Best, Looks, State, capture, infinite, make_optimizer, restore, size_limit
 from bsvi.training.streams import Stream, following, starting_at, unpack
 from bsvi.training.team import Team
@@ -71,7 +72,7 @@ class Watcher:
 
 def train(
     model: Any,
-    objective: Objective,
+    objective: Objective | list[Phase],
     batches: Stream,
     valid: Stream | None = None,
     settings: Training = Training(),  # noqa: B008 - frozen
@@ -82,6 +83,7 @@ def train(
 ) -> Result:
     """Train ``model`` (a module that is a Model) in place; leave it with its best weights, and the objective with their pi.
 
+    objective  what is learnt from; or a list of ``Phase``, which take turns. Early stopping and best weights are of the last one
     batches  of training: an iterable that is cycled, or a function of the step at which to start. Each batch is x, or (x, ids).
              Resuming is exact if step s always sees the same batch: a list, or a function of the step; a loader that
              shuffles is not
@@ -102,27 +104,33 @@ def train(
     if isinstance(run, str | Path):
         with Run(run) if team.first else nullcontext() as opened:
             return train(model, objective, batches, valid, settings, opened, watcher, config, team)
-    optimizer: torch.optim.Optimizer = make_optimizer(model, objective, settings.lr)
+    phases = objective if isinstance(objective, list) else [Phase("", objective, settings.steps)]
+    if isinstance(objective, list):
+        check_phases(phases, settings.steps)
     meter, looks = Meter(), Looks()
     step, before = 0, 0.0
     best = Best()
-    saved = team.found(lambda: run.load(size_limit(model, objective)) if isinstance(run, Run) else None)
+    saved = team.found(lambda: run.load(size_limit(model, phases[-1].objective)) if isinstance(run, Run) else None)
     stream = starting_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
+    phase = phase_of(phases, saved[1]["step"] if saved else 0)
+    optimizer: torch.optim.Optimizer = make_optimizer(model, phase.objective, settings.lr)
     if saved is not None:
-        step, before, best = restore(saved, model, objective, optimizer, meter, looks)
-        older = "; pi of the best step is not in this older checkpoint" if best.lacks_pi(objective) else ""
+        step, before, best = restore(saved, model, phase.objective, optimizer, meter, looks)
+        older = "; pi of the best step is not in this older checkpoint" if best.lacks_pi(phase.objective) else ""
         tell(run, watcher, f"resumed at step {step}{older}")
     watcher.start(step)
     if not model.training:
         model.train()  # else as it is: the user may have put a part of it into eval mode
-    bound_of = team.bound(model, objective)
+    bound_of = team.bound(model, phase.objective)
     start = last_save = time.monotonic()
     unsaved, stopped = False, ""
     at_first = infinite(model.state_dict())  # buffers may hold infinity on purpose, as masks do
 
     def state() -> State:
         """Everything there is to save; raises NotFinite where it is spoilt, as no checkpoint may hold that."""
-        tensors, scalars = capture(model, objective, optimizer, meter, looks, before + time.monotonic() - start, best)
+        tensors, scalars = capture(
+            model, phase.objective, optimizer, meter, looks, before + time.monotonic() - start, best
+        )
         bad = infinite(tensors) - {f"{part}.{name}" for part in ("model", "best") for name in at_first} - {"meter"}
         if bad:
             raise NotFinite(f"step {step}: {', '.join(sorted(bad)[:5])} not finite, so not saved; lower optim.lr")
@@ -131,29 +139,36 @@ def train(
     with team.guarded(), Signals() as signals:
         while not stopped:
             tell(run, watcher)
-            last = step >= settings.steps
-            if valid is not None and looks.latest < step and (last or step % settings.valid_every == 0):
-                found = validate(model, objective, valid, step, signals, team)
+            named = {"phase": phase.name} if len(phases) > 1 else {}
+            over = step >= phase.last
+            last = over and phase is phases[-1]
+            if valid is not None and looks.latest < step and (over or step % settings.valid_every == 0):
+                found = validate(model, phase.objective, valid, step, signals, team)
                 if found is None:  # a signal: it is looked at when the run is taken up again
                     stopped = team.word(signals.received)
                     break
                 bound, first = found
                 improved, unsaved = looks.take(step, bound), True
                 if improved:
-                    best = Best.of(model, objective)
+                    best = Best.of(model, phase.objective)
                     if run is not None:
-                        run.save_model(best.shared(), config or {}, step)
+                        run.save_model(best.shared(phase is phases[-1]), config or {}, step)
                 seconds = before + time.monotonic() - start
-                line = {"split": "valid", "step": step, "seconds": seconds, "bound": bound, "best": improved}
+                line = {"split": "valid", "step": step, "seconds": seconds, "bound": bound, "best": improved, **named}
                 if run is not None:
                     run.log(line)
                 watcher.valid(line, model, first)
                 odd = f"step {step}: the validation bound is not finite: an image has no draw with a finite weight"
                 tell(run, watcher, *([] if math.isfinite(bound) else [odd]))
 
-            if last or looks.exhausted(settings.patience):
+            if last or (phase is phases[-1] and looks.exhausted(settings.patience)):
                 stopped = "steps" if last else "early"
                 break
+            if over:
+                phase = phase_of(phases, step + 1)
+                optimizer = hand_over(optimizer, model, phase.objective)
+                bound_of = team.bound(model, phase.objective)
+                best, named = looks.begin_anew(), {"phase": phase.name}
 
             x, ids = unpack(following(stream, step))
             beta = annealed(settings, step)
@@ -165,7 +180,7 @@ def train(
             optimizer.zero_grad(set_to_none=True)
             estimate.loss.backward()
             norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-            problem = trouble(estimate, norm, model, objective, x, ids)
+            problem = trouble(estimate, norm, model, phase.objective, x, ids)
             asked = signals.received or ("time" if time.monotonic() - start > settings.time_limit else "")
             problem, asked, row = team.agree(problem, asked, averages(estimate, norm))
             if problem is not None:
@@ -176,10 +191,10 @@ def train(
             meter.take(row, estimate.decoder_calls)
             watcher.step(step)
 
-            if step % settings.log_every == 0 or step == settings.steps:
+            if step % settings.log_every == 0 or step == phase.last:
                 seconds = before + time.monotonic() - start
                 line = {"split": "train", "step": step, "seconds": seconds, "beta": beta, "lr": settings.lr}
-                line |= meter.line(model, estimate, team) | {"decoder_calls": meter.decoder_calls}
+                line |= meter.line(model, estimate, team) | {"decoder_calls": meter.decoder_calls} | named
                 if run is not None:
                     run.log(line)
                 watcher.train(line)
@@ -199,10 +214,10 @@ def train(
             stopped=stopped,
             decoder_calls=meter.decoder_calls,
         )
-        ended = (best or Best.of(model, objective)).shared()
+        ended = (best or Best.of(model, phase.objective)).shared()
         team.found(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))
         if result.finished and best:
-            best.put(model, objective)
+            best.put(model, phase.objective)
     return result
 
 

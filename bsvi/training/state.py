@@ -33,6 +33,11 @@ class Looks:
         self.since += 1
         return False
 
+    def begin_anew(self) -> "Best":
+        """Forget the bounds, as another method's do not compare with them; returns the best weights: none yet."""
+        self.best, self.best_step, self.since = -math.inf, 0, 0
+        return Best()
+
     def exhausted(self, patience: int) -> bool:
         return 0 < patience <= self.since
 
@@ -68,9 +73,9 @@ class Best:
         """Whether this comes from an older checkpoint, which had the best weights without pi."""
         return bool(self and objective.state_dict() and not part(self.tensors, BEST[1]))
 
-    def shared(self) -> dict[str, Tensor]:
+    def shared(self, with_pi: bool = True) -> dict[str, Tensor]:
         """What model.safetensors holds: the weights by their own names, and the objective's (pi) as ``objective.NAME``."""
-        pi = {f"objective.{name}": value for name, value in part(self.tensors, BEST[1]).items()}
+        pi = {f"objective.{name}": value for name, value in part(self.tensors, BEST[1]).items() if with_pi}
         return pi | part(self.tensors, BEST[0])
 
 

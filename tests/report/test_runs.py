@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import bsvi
+from bsvi.report.curves import progress
 from bsvi.report.experiments import group
 from bsvi.report.run_tables import runs_table
 from bsvi.report.runs import find_runs, read_runs
+from bsvi.report.series import changes
 from tests.report.made_runs import make_run, make_runs
 
 
@@ -179,6 +181,24 @@ def test_own_runs_of_one_name_are_neither_pooled_nor_left_out(tmp_path):
         folder.rename(folder.parent / "model")
     (experiment,) = group(read_runs([tmp_path])[0])
     assert [len(row.runs) for row in experiment.rows] == [1, 1] and experiment.warnings == []
+
+
+def test_phases_keep_a_run_apart_and_stand_in_its_curve(tmp_path):
+    make_runs(tmp_path, ["vae", "bsvi"], (0, 1), steps=100)
+    folder = make_run(tmp_path / "more", "bsvi", 0, steps=100)
+    config = json.loads((folder / "config.json").read_text())
+    config["config"]["phases"] = "vae:60,bsvi:40"
+    (folder / "config.json").write_text(json.dumps(config))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [line | {"phase": "vae" if line["step"] <= 60 else "bsvi"} for line in lines]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (experiment,) = group(read_runs([tmp_path])[0])
+    assert [row.label for row in experiment.rows] == ["VAE", "BSVI-k", "BSVI-k (phases = vae:60,bsvi:40)"]
+    assert [changes(row) for row in experiment.rows] == [[], [], [(60.0, "bsvi")]]
+    drawn = progress(experiment)
+    assert "another method takes over" in drawn.caption
+    texts = [[text.get_text() for text in axes.texts] for axes in drawn.figure.axes]
+    assert texts == [[], [], ["BSVI-k"], []]
 
 
 def test_the_origin_of_a_run_is_shown_and_keeps_it_apart(tmp_path):
