@@ -82,6 +82,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "adapters":
+        return import_module("bsvi.adapters")
     if name not in _HOME:
         raise AttributeError(f"module 'bsvi' has no attribute {name!r}; the public names are {', '.join(__all__)}")
     value = getattr(import_module(f"bsvi.{_HOME[name]}"), name)

@@ -61,8 +61,7 @@ def test_versions_agree_and_torch_is_pinned_without_a_local_build():
     assert project["version"] == bsvi.__version__
     assert f"version: {bsvi.__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## {bsvi.__version__}" in (ROOT / "CHANGELOG.md").read_text()
-    pins = (ROOT / "constraints.txt").read_text().splitlines()
-    assert "torch==2.13.0" in pins
-    assert all(
-        "==" in line and "+" not in line and "://" not in line for line in pins if line and not line.startswith("#")
-    )
+    for name in ("constraints.txt", "constraints-adapters.txt"):
+        pins = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
+        assert "torch==2.13.0" in pins
+        assert all("==" in line and "+" not in line and "://" not in line for line in pins)

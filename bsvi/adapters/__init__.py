@@ -1,0 +1,23 @@
+"""Models made by other libraries as a ``bsvi.Model``: each adapter is imported when it is used, and so is its library."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bsvi.adapters.from_pythae import pythae
+
+_HOME = {"pythae": "from_pythae"}
+
+__all__ = ["pythae"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bsvi.adapters' has no attribute {name!r}; there are {', '.join(__all__)}")
+    value = getattr(import_module(f"bsvi.adapters.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
