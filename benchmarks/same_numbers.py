@@ -23,7 +23,15 @@ from safetensors.numpy import load_file
 
 TOP = Path(__file__).resolve().parents[1]
 METHODS = ("vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")  # those of the older version
-FLAGS = ("--log-every=1", "--valid-every=10", "--threads=1", "--device=cpu", "--compile=off", "--logger=none", "--quiet")
+FLAGS = (
+    "--log-every=1",
+    "--valid-every=10",
+    "--threads=1",
+    "--device=cpu",
+    "--compile=off",
+    "--logger=none",
+    "--quiet",
+)
 TIMES = {"seconds"}  # columns that no two runs share
 
 
@@ -38,9 +46,21 @@ def check_out(commit: str, folder: Path) -> Path:
 
 def train(code: Path, out: Path, method: str, steps: int, seed: int, flags: tuple[str, ...] = ()) -> Path:
     """Train with the package that lies in ``code``; returns the run folder."""
-    command = [sys.executable, "-m", "bsvi", "train", "digits", "--method", method, f"--steps={steps}", f"--seed={seed}"]
+    command = [
+        sys.executable,
+        "-m",
+        "bsvi",
+        "train",
+        "digits",
+        "--method",
+        method,
+        f"--steps={steps}",
+        f"--seed={seed}",
+    ]
     environment = os.environ | {"PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *FLAGS, *flags, "--out", out], cwd=out.parent, env=environment, capture_output=True)
+    done = subprocess.run(
+        [*command, *FLAGS, *flags, "--out", out], cwd=out.parent, env=environment, capture_output=True
+    )
     if done.returncode:
         sys.exit(f"{code}: {' '.join(command[2:])} failed:\n{done.stderr.decode()}")
     return out

@@ -1,8 +1,12 @@
 """Theorem 1: one bound for every method, a pure function of log-weights."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+Bound = Callable[[Tensor, Tensor], Tensor]  # of log_w (draws, batch) and log_pi (draws,)
 
 
 def giwae(log_w: Float[Tensor, "draws batch"], log_pi: Float[Tensor, " draws"]) -> Float[Tensor, " batch"]:
@@ -51,3 +55,18 @@ def responsibilities(
     """
     r = torch.softmax(log_pi[:, None] + log_w, dim=0)
     return torch.where(torch.isnan(r), log_pi.exp()[:, None], r)
+
+
+def derivative(
+    bound: Bound, log_w: Float[Tensor, "draws batch"], log_pi: Float[Tensor, " draws"]
+) -> Float[Tensor, "draws batch"]:
+    """r_i = d bound / d ln w_i, so that resampling works for every bound; for giwae the responsibilities.
+
+    A weight of zero teaches nothing: its r is 0, and where all weights of an example are zero, so is every r.
+
+    >>> derivative(giwae, torch.tensor([[0.0], [2.0]]), torch.tensor([0.5, 0.5]).log()).flatten()
+    tensor([0.1192, 0.8808])
+    """
+    log_w = log_w.detach().requires_grad_()
+    (r,) = torch.autograd.grad(bound(log_w, log_pi.detach()).sum(), log_w)
+    return torch.where(torch.isfinite(r) & torch.isfinite(log_w.detach()), r, 0.0)

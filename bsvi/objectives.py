@@ -1,7 +1,6 @@
 """A refinement, a buffer weight, a bound and a rule for theta, combined to one scalar loss (Algorithm 1, l.12-16)."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,15 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bsvi.bounds import giwae
+from bsvi.bounds import Bound, giwae
 from bsvi.buffer_weights import Uniform
 from bsvi.checks.trial import check_model, check_repeats
 from bsvi.model import Model
 from bsvi.refine import SVI, Amortized, Refinement
 from bsvi.theta import AllDraws, LastDraw, ThetaRule
 from bsvi.trajectory import Trajectory
-
-Bound = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -75,16 +72,10 @@ class Objective(nn.Module):
         calls = getattr(self.refinement, "decoder_calls", len(trajectory.log_w))
         if not torch.is_grad_enabled():
             return Estimate(-bound.mean(), bound, trajectory, log_pi, calls)
-        theta: Tensor | float = 0.0
-        kept = trajectory.log_w.requires_grad if trajectory.kept is None else trajectory.kept
-        if not kept:  # no graph by which the bound would reach theta
-            torch.clear_autocast_cache()  # its copies of the parameters may be without a graph, too
-            theta = self.theta(model, x, beta, trajectory, derivative(self.bound, trajectory.log_w, log_pi))
-            rows = len(trajectory.log_w)
-            calls += self.theta.decoder_calls(rows) or self.theta.taught_by(rows, trajectory.samples)
+        theta, more = self.theta.term(model, x, beta, trajectory, self.bound, log_pi)
         loss = -(bound.mean() + phi.mean() + theta)
         detached = replace(trajectory, log_w=trajectory.log_w.detach())
-        return Estimate(loss, bound.detach(), detached, log_pi.detach(), calls)
+        return Estimate(loss, bound.detach(), detached, log_pi.detach(), calls + more)
 
     def log_pi(self, trajectory: Trajectory) -> Float[Tensor, " draws"]:
         """ln pi for each row of the trajectory: with m samples per proposal each row has pi_i / m."""
@@ -101,16 +92,6 @@ class Objective(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.refinement}, theta={self.theta}, bound={getattr(self.bound, '__name__', self.bound)}"
-
-
-def derivative(bound: Bound, log_w: Tensor, log_pi: Tensor) -> Tensor:
-    """r_i = d bound / d ln w_i, so that resampling works for every bound; for giwae the responsibilities.
-
-    A weight of zero teaches nothing: its r is 0, and where all weights of an example are zero, so is every r.
-    """
-    log_w = log_w.detach().requires_grad_()
-    (r,) = torch.autograd.grad(bound(log_w, log_pi.detach()).sum(), log_w)
-    return torch.where(torch.isfinite(r) & torch.isfinite(log_w.detach()), r, 0.0)
 
 
 class BadInput(ValueError):

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from bsvi.beyond.dreg import path_alone, square_weights
 from bsvi.draws import Draw, Weighed, closed_form_kl, draw, encode, posterior, weigh, weigh_draw, without_zero_weights
-from bsvi.model import Model, frozen, reached, trainable
-from bsvi.trajectory import Buffer, GraphSize, Trajectory, held_once
+from bsvi.graphs import Graphs
+from bsvi.model import Model, reached
+from bsvi.trajectory import Buffer, Trajectory
 
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
 
@@ -154,8 +155,7 @@ class SVI:
                 phi = ((lambda_0 - lambda_0.detach()) * finite(step.gradient)).sum(-1).double()
                 phi = phi + sum(((p - p.detach()) * finite(g)).sum().double() for p, g in step.family) / len(x)
             buffer.add(step.lambda_, step.weighed)
-        # a draw of weight zero may have an infinite slope, and 0 * inf would spoil the gradient of every example
-        kept = step.kept and (not buffer.attached or buffer.finite)
+        kept = step.kept and buffer.differentiable
         if not kept:
             buffer.attached.clear()
         return Refined(replace(buffer.trajectory(model, beta), kept=kept), phi)
@@ -168,39 +168,36 @@ class SVI:
     def walk(
         self, model: Model, x: Tensor, lambda_: Tensor, beta: float = 1.0, attach: int = 0, budget: float = math.inf
     ) -> Iterator[Step]:
-        """Algorithm 1, l.5-11, one proposal at a time; without ``attach`` no decoder graph outlives its step.
+        """Algorithm 1, l.5-11, one proposal at a time.
 
-        The graph of a weight is cut at z: below it lie theta's parameters, above it lambda and q's own. So what is kept
-        for theta never leads to q, and what steers lambda never leads to theta.
+        Args:
+            attach: how many of the last proposals keep their decoder graph for theta; without it no graph outlives its step.
+            budget: bytes that these graphs may take; beyond it none is kept.
         """
-        training, theta, state = torch.is_grad_enabled(), trainable(model), None
-        attach = attach if training else 0
-        kept = attach > 0
-        for i in range(self.steps + 1):  # l.5
-            first, last, keep = i == 0, i == self.steps, i > self.steps - attach
-            steers = not last and not self.double_sampling  # the draw that is weighed makes the next step, too
-            lambda_ = lambda_.detach().requires_grad_(not last)  # the stop-gradient: theta must not learn through SVI
-            with torch.set_grad_enabled(not last):
+        training, samples, batch, state = torch.is_grad_enabled(), self.samples, len(x), None
+        graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
+        for i in range(self.steps):  # l.5
+            lambda_ = lambda_.detach().requires_grad_()  # the stop-gradient: theta must not learn through SVI
+            with torch.enable_grad():
                 q = posterior(model, lambda_)
-                drawn = draw(q, self.samples, len(x))  # l.6
-            with GraphSize(keep and first and budget < math.inf, held_once(model, x)) as graph:
-                weighed = weigh_apart(model, x, drawn, beta, steers, keep, theta)  # l.7
-            if keep and first and not any(p is not weighed.z for p in reached(model, weighed.log_w)):
-                attach, keep = 0, False  # a decoder without parameters to train: nothing to keep
-            elif keep and attach * graph.bytes > budget:
-                attach, keep, kept = 0, False, False
-            shown = weighed if keep else weighed.detach()
-            if last:
-                yield Step(lambda_, shown, lambda_.new_empty(0), (), kept)
-                return
-            if not steers:  # section 4.2: a draw of its own, so that lambda_{i+1} does not depend on z_i
+                steering = drawn = draw(q, samples, batch)  # l.6
+            steered = weighed = graphs.weigh(i, drawn, steers=not self.double_sampling)  # l.7
+            if (
+                self.double_sampling
+            ):  # section 4.2: a draw of its own steers, so that lambda_{i+1} does not depend on z_i
                 with torch.enable_grad():
-                    drawn = draw(q, self.samples, len(x))
-                weighed = weigh_apart(model, x, drawn, beta, True, False, theta)
-            own = [p for p in reached(model, *drawn) if p is not lambda_] if first and training else []
-            g, *others = self.gradients([lambda_, *own], model, q, drawn, weighed, beta, keep and steers)  # l.8
-            yield Step(lambda_.detach(), shown, g, tuple(zip(own, others, strict=True)), kept)
+                    steering = draw(q, samples, batch)
+                steered = graphs.weigh_apart(steering, steers=True)
+            own = [p for p in reached(model, *steering) if p is not lambda_] if i == 0 and training else []
+            retain = graphs.keeps(i) and not self.double_sampling
+            g, *others = self.gradients([lambda_, *own], model, q, steering, steered, beta, retain)  # l.8
+            shown = weighed if graphs.keeps(i) else weighed.detach()
+            yield Step(lambda_.detach(), shown, g, tuple(zip(own, others, strict=True)), graphs.kept)
             lambda_, state = self.ascend(lambda_.detach(), self.clipped(g, q), state)  # l.9
+        with torch.no_grad():
+            drawn = draw(posterior(model, lambda_), samples, batch)
+        weighed = graphs.weigh(self.steps, drawn, steers=False)
+        yield Step(lambda_.detach(), weighed, lambda_.new_empty(0), (), graphs.kept)  # no step follows l.11
 
     def gradients(
         self, of: list[Tensor], model: Model, q: Any, drawn: Draw, weighed: Weighed, beta: float, keep: bool
@@ -252,15 +249,6 @@ class SVI:
         """
         velocity = gradient if state is None else self.momentum * state + gradient
         return lambda_ + self.lr * velocity, velocity
-
-
-def weigh_apart(
-    model: Model, x: Tensor, drawn: Draw, beta: float, steers: bool, keep: bool, theta: list[Tensor]
-) -> Weighed:
-    """The weights with a graph of their own: its leaves are z where the draw ``steers``, and theta if it is to ``keep``."""
-    z = drawn.z.detach().requires_grad_(steers)
-    with frozen([] if keep else theta), torch.set_grad_enabled(steers or keep):
-        return weigh_draw(model, x, Draw(z, drawn.log_q.detach()), beta)
 
 
 def finite(gradient: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """What theta learns from: all draws, the last one, or a few resampled ones (Algorithm 1, l.13-16, and section 5).
 
-A rule says how many proposals must keep their decoder graph (``attach``), and returns a scalar that is zero in value
-and carries theta's gradient where none was kept, so that ``loss.backward()`` is all a training loop needs.
+The loss reaches theta by one of two ways. Where the decoder's graphs were kept (``Graphs``), the bound itself leads there. Where
+none was, ``ThetaRule.term`` is added: a scalar of value zero that carries the same gradient, sum_i r_i grad ln p(x, z_i), or a
+resampled estimate of it. So ``loss.backward()`` is all that a training loop needs.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bsvi.bounds import Bound, derivative
 from bsvi.draws import any_true, log_likelihood, log_prior, repeat
 from bsvi.model import Model, reached
 from bsvi.trajectory import Trajectory
@@ -24,6 +26,18 @@ class ThetaRule:
 
     attach: ClassVar[int | None] = 0
     budget: float = math.inf
+
+    def term(
+        self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, bound: Bound, log_pi: Tensor
+    ) -> tuple[Tensor | float, int]:
+        """What the loss needs beside the bound to reach theta, zero in value, and the decoder's passes that this took."""
+        kept = trajectory.log_w.requires_grad if trajectory.kept is None else trajectory.kept
+        if kept:  # the bound leads to theta by itself
+            return 0.0, 0
+        torch.clear_autocast_cache()  # its copies of the parameters may be without a graph
+        term = self(model, x, beta, trajectory, derivative(bound, trajectory.log_w, log_pi))
+        rows = len(trajectory.log_w)
+        return term, self.decoder_calls(rows) or self.taught_by(rows, trajectory.samples)
 
     def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         """Theta's gradient as a term of value zero; called where no graph was kept: by default it is recomputed.

@@ -1,8 +1,6 @@
 """The draws of one batch and their importance weights (Fig. 1)."""
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -44,42 +42,6 @@ class Trajectory:
         return torch.logsumexp(grouped, dim=1) - math.log(self.samples)
 
 
-class GraphSize:
-    """Counts the bytes that autograd keeps for backward of what runs inside, where ``measured`` says so.
-
-    ``shared`` are tensors that every draw's graph holds, the decoder's weights above all: they are there once.
-    """
-
-    def __init__(self, measured: bool, shared: Iterable[Tensor] = ()) -> None:
-        self.bytes = 0
-        self._storages = {tensor.untyped_storage().data_ptr() for tensor in shared} if measured else set[int]()
-        self._hooks = (
-            torch.autograd.graph.saved_tensors_hooks(self._count, lambda saved: saved) if measured else nullcontext()
-        )
-
-    def _count(self, saved: Tensor) -> Tensor:
-        storage = saved.untyped_storage()
-        if storage.data_ptr() not in self._storages:  # views of one tensor are kept once
-            self._storages.add(storage.data_ptr())
-            self.bytes += storage.nbytes()
-        return saved
-
-    def __enter__(self) -> "GraphSize":
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
-
-
-def held_once(model: object, x: Tensor) -> Iterator[Tensor]:
-    """What the graphs of all draws hold in common: the batch, the parameters and the buffers."""
-    yield x
-    for name in ("parameters", "buffers"):
-        tensors = getattr(model, name, None)
-        yield from tensors() if callable(tensors) else ()
-
-
 class Buffer:
     """The paper's buffer: keeps the draws of each proposal as they come, in memory that is set aside at the first one.
 
@@ -107,9 +69,9 @@ class Buffer:
         self.filled += 1
 
     @property
-    def finite(self) -> bool:
-        """Whether every weight is finite."""
-        return not any_true(~torch.isfinite(self.rows[2]))
+    def differentiable(self) -> bool:
+        """Whether no attached graph leads through a weight of zero: its slope may be infinite, and 0 * inf spoils the rest."""
+        return not self.attached or not any_true(~torch.isfinite(self.rows[2]))
 
     def trajectory(self, model: Model, beta: float) -> Trajectory:
         """The draws of all proposals; a weight that is not finite counts as zero."""

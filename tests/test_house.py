@@ -23,6 +23,7 @@ PAPER = {
     "buffer_weights",
     "model",
     "draws",
+    "graphs",
     "trajectory",
     "refine",
     "theta",

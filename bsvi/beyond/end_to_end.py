@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from bsvi.beyond.second_order import Noise, gradient_by_differences, run_again_in_backward
 from bsvi.beyond.updates import Rates
 from bsvi.draws import Draw, Weighed, any_true, closed_form_kl, draw, encode, posterior, weigh_draw
+from bsvi.graphs import GraphSize, held_once
 from bsvi.model import Model, frozen, reached, trainable
 from bsvi.refine import SVI, Refined, finite
-from bsvi.trajectory import Buffer, GraphSize, held_once
+from bsvi.trajectory import Buffer
 
 
 class Taken(NamedTuple):

@@ -19,9 +19,9 @@ from bsvi import (
     Objective,
     Uniform,
     draws,
+    graphs,
     methods,
     objective,
-    objectives,
     refine,
     responsibilities,
     theta,
@@ -119,7 +119,7 @@ def closed_form_kl_in_the_weight(mp):
         return weighed._replace(log_w=weighed.log_lik - beta * model.kl(latest[0]))
 
     wrapping(mp, refine, "draw", draw)
-    wrapping(mp, refine, "weigh_draw", weigh)
+    wrapping(mp, graphs, "weigh_draw", weigh)
 
 
 @mutant(check_unbiased)
@@ -273,7 +273,7 @@ def uniform_resampling(mp):
 
 @mutant(check_gradient)
 def resampling_without_pi(mp):
-    wrapping(mp, objectives, "derivative", lambda original, bound, log_w, log_pi: log_w.softmax(0))
+    wrapping(mp, theta, "derivative", lambda original, bound, log_w, log_pi: log_w.softmax(0))
 
 
 @mutant(check_index)
@@ -337,7 +337,7 @@ def rows_with_a_graph_are_found_by_count(mp):
         return original(self, model, beta)
 
     wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
-    mp.setattr(refine, "reached", lambda model, *values: [values[0]] if len(values) == 1 else [])  # keep graphs to z
+    mp.setattr(graphs, "reached", lambda model, *values: [*values])  # keep graphs to z
 
 
 @mutant(check_no_more_than_ln_p)
@@ -353,19 +353,19 @@ def the_familys_own_parameters_are_forgotten(mp):
 
 @mutant(check_family_gradient, "bsvi")
 def the_bound_leaks_into_the_familys_own_parameters(mp):
-    def weigh_apart(model, x, drawn, beta, steers, keep, theta):
-        return draws.weigh_draw(model, x, drawn, beta)
+    def weigh_apart(self, drawn, steers, keep=False):
+        return draws.weigh_draw(self.model, self.x, drawn, self.beta)
 
     def gradients(self, of, model, q, drawn, weighed, beta, keep):
         return torch.autograd.grad(weighed.log_w.sum(), of, retain_graph=True, allow_unused=True)
 
-    mp.setattr(refine, "weigh_apart", weigh_apart)
+    mp.setattr(graphs.Graphs, "weigh_apart", weigh_apart)
     mp.setattr(SVI, "gradients", gradients)
 
 
 @mutant(check_a_draw_of_weight_zero, "bsvi")
 def kept_graphs_with_a_weight_of_zero(mp):
-    mp.setattr(trajectory.Buffer, "finite", True)
+    mp.setattr(trajectory.Buffer, "differentiable", True)
 
 
 @mutant(check_a_draw_of_weight_zero, "bsvi", True)
