@@ -375,7 +375,7 @@ def recomputed_draws_of_weight_zero(mp):
 
 @mutant(check_a_draw_of_weight_zero, "iwae")
 def amortized_draws_of_weight_zero(mp):
-    mp.setattr(refine, "without_zero_weights", lambda model, x, lambda_, weighed, beta: weighed)
+    mp.setattr(refine, "without_zero_weights", lambda model, x, lambda_, weighed, *_: weighed)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
