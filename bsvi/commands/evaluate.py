@@ -73,7 +73,7 @@ def do_share(
     if mine != []:
         with Bar(title, len(split) // share[1], quiet) as bar:
             options = {"k": arguments.k, "svi": svi, "iwae": arguments.iwae, "seed": arguments.seed}
-            evaluate(trained.model, mine, store=share_of(store, *share), progress=bar.update, **options)
+            evaluate(trained.inference, mine, store=share_of(store, *share), progress=bar.update, **options)
     size = ais_batch(arguments, trained)
     few = share_batches(split.take(arguments.ais), size, share, trained.device) if arguments.ais else []
     if few != []:
@@ -87,7 +87,7 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
     results.read(trained.folder / "scores.json")  # what is damaged is told before the work, not after it
     with progress:
         scores = evaluate(
-            trained.model,
+            trained.inference,
             batches(split, arguments.batch_size, trained.device),
             k=arguments.k,
             svi=svi,
@@ -97,8 +97,10 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
             progress=progress.update,
         )
     about = {"data_sha256": trained.about["data"]["sha256"], "checkpoint_step": trained.step, "images": len(split)}
+    about |= {"trained_steps": trained.steps} if trained.steps else {}
     own, best = keep(trained.folder, arguments.split, scores, about)
     print(f"{trained.folder} ({arguments.split}, {len(split)} images, k = {arguments.k}, step {trained.step})")
+    print_start(trained)
     for name in ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo"):
         print(f"  {name:15} {scores[name]}")
     for count, score in scores.iwae.items():
@@ -112,6 +114,15 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
     if own.name != results.name_of("evaluation", arguments.split, best):
         print(f"  kept beside another result: scores.json and the report stay with {results.describe(best)}")
     return 0
+
+
+def print_start(trained: Any) -> None:
+    """Say where every estimate starts, if this is not the encoder alone."""
+    if trained.steps:
+        print(
+            f"  starts at the end of the {trained.steps} steps that were trained with the model; amortized_elbo and IWAE are "
+            "those of q there, not of the encoder's own q"
+        )
 
 
 def keep(folder: Path, split: str, scores: Any, about: dict[str, Any]) -> tuple[Path, dict[str, Any]]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bsvi.commands.evaluate import add_common, batches, prepare
+from bsvi.commands.evaluate import add_common, batches, prepare, print_start
 from bsvi.experiments import batching
 from bsvi.runs import results
 from bsvi.system.files import open_to_read
@@ -33,7 +33,7 @@ def main(words: list[str]) -> int:
     results.read(trained.folder / "gap.json")  # what is damaged is told before the work, not after it
     with progress:
         gap = amortization_gap(
-            trained.model,
+            trained.inference,
             batches(split, arguments.batch_size, trained.device),
             steps=arguments.steps,
             k=arguments.k,
@@ -42,8 +42,10 @@ def main(words: list[str]) -> int:
             progress=progress.update,
         )
     print(f"{trained.folder} (test, {len(split)} images, step {trained.step})")
+    print_start(trained)
     print(gap)
     asked = {"k": arguments.k, "steps": arguments.steps, "seed": arguments.seed, "checkpoint_step": trained.step}
+    asked |= {"trained_steps": trained.steps} if trained.steps else {}
     own, best = results.keep_gap(trained.folder, {**asked, **gap.summary()})
     largest = own.name == results.name_of("gap", "test", best)
     worst = gap.worst(min(arguments.worst, len(split)))
@@ -63,7 +65,7 @@ def store_of(arguments: argparse.Namespace, trained: Any) -> Path:
     from bsvi.evaluation.passes import model_hash
 
     old = trained.folder / "gap-test.jsonl"  # one name for all questions, of an earlier version
-    asked = {"k": arguments.k, "seed": arguments.seed, "model": model_hash(trained.model)}
+    asked = {"k": arguments.k, "seed": arguments.seed, "model": model_hash(trained.inference)}
     asked_for_first = header(old)
     climb = str(asked_for_first.get("climb"))
     if asked_for_first | asked == asked_for_first and climb.startswith(f"Climb(steps={arguments.steps},"):

@@ -32,7 +32,11 @@ def main(words: list[str]) -> int:
     run = trained.load_trained(arguments.run, started.device)
     out = arguments.out or run.folder / "samples"
     within = arguments.out or run.folder
+    if run.steps:
+        print(f"latents of test images: the mean of q after the {run.steps} steps that were trained with the model")
     test = run.data(arguments.data_dir, arguments.data_name).test
-    for name, images in pictures.gallery(run.model, test, arguments.rows, arguments.columns, arguments.seed).items():
+    for name, images in pictures.gallery(
+        run.inference, test, arguments.rows, arguments.columns, arguments.seed
+    ).items():
         print(pictures.write(out / name, images, within))
     return 0

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bsvi.beyond.with_refinement import WithRefinement
 from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
 from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
 from bsvi.evaluation.noise import KeyedModel
@@ -19,7 +20,7 @@ from bsvi.model import Model
 from bsvi.refine import SVI, whole
 
 SCORES = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")
-WALK, IWAE, LAST = 0, 1, 2  # the streams of an example's noise: independent of each other
+WALK, IWAE, LAST, TRAINED = 0, 1, 2, 3  # the streams of an example's noise: independent of each other
 MANY = 0.2  # the share of high k-hat that warns: with few draws one in ten is high by chance
 _CALL_BYTES = 64 * 2**20  # what one decoder call without a graph may take ...
 _ACTIVATIONS = 256  # ... if the decoder holds about this many numbers per number of x
@@ -47,7 +48,8 @@ def evaluate(
     progress    called after every batch with the number of examples done
     elbo_draws  draws of the last proposal over which Reconstruction* is averaged
 
-    beta is 1, the model is in evaluation mode. Noise belongs to the example (seed, id), not to its place in a batch.
+    beta is 1, the model is in evaluation mode. Noise belongs to the example (seed, id), not to its place in a batch. A model that
+    was trained end to end is given as ``WithRefinement(model, objective.refinement)``: lambda_0 is where its trained steps end.
 
     >>> from bsvi import VAE
     >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
@@ -63,7 +65,7 @@ def evaluate(
         check_at_least_1("chunk", chunk)
 
     def score_batch(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        lambda_0 = encode_detached(model, x)
+        lambda_0 = encode_detached(model, x, ids, seed)
         values, lambda_k = walk_svi(KeyedModel(model, seed, WALK, ids), x, lambda_0, svi)
         last = KeyedModel(model, seed, LAST, ids)
         values |= split_elbo(last, x, lambda_k, elbo_draws, chunk)
@@ -87,10 +89,12 @@ def evaluate(
     return make_scores(table, k, seed, max(counts, default=0), svi)
 
 
-def encode_detached(model: Model, x: Tensor) -> Tensor:
-    """lambda_0 = f_phi(x), without a graph."""
+def encode_detached(model: Model, x: Tensor, ids: Tensor | None = None, seed: int = 0) -> Tensor:
+    """lambda_0 = f_phi(x), without a graph; with ``ids`` the trained refinement of a ``WithRefinement`` goes on from there."""
     with torch.no_grad():
-        return encode(model, x)
+        if not isinstance(model, WithRefinement):
+            return encode(model, x)
+        return encode(model.model, x) if ids is None else model.encode(x, KeyedModel(model.model, seed, TRAINED, ids))
 
 
 def walk_svi(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[str, Tensor], Tensor]:

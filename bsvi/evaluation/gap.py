@@ -158,7 +158,7 @@ def amortization_gap(
     k, seed = check_at_least_1("k", k), whole("seed", seed)
 
     def split_batch(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        lambda_0 = encode_detached(model, x)
+        lambda_0 = encode_detached(model, x, ids, seed)
         lambda_, gain = find_best_lambda(model, x, ids, lambda_0, given, seed, k, chunk)
         wide = walk_to_end(widen, KeyedModel(model, seed, WIDEN, ids), x, lambda_)
         tally, elbo, amortized = (  # the same noise for all three: their differences are less noisy than they are

@@ -10,11 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 from bsvi.data import Split, evaluation_batches
-from bsvi.model import VAE
 from bsvi.system.files import write_atomically
 
 
-def gallery(model: VAE, test: Split, rows: int, columns: int, seed: int) -> dict[str, Tensor]:
+def gallery(model: Any, test: Split, rows: int, columns: int, seed: int) -> dict[str, Tensor]:
     """Grids of images (rows, columns, 1, height, width) by name; a function of the seed alone.
 
     latents          each row one z of the prior, its columns images of p(x|z): little variety means that z says much (Fig. 4)
@@ -35,7 +34,9 @@ def gallery(model: VAE, test: Split, rows: int, columns: int, seed: int) -> dict
         latents = draw(z.repeat_interleave(columns, 0)).unflatten(0, (rows, columns))
         prior = draw(torch.randn(rows * columns, latent, generator=generator)).unflatten(0, (rows, columns))
         x = next(iter(evaluation_batches(test, batch_size=min(max(columns, 2), len(test)), device=device))).x
-        mean = model.posterior(model.encode(x)).mean
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)  # a refinement that was trained with the model draws
+            mean = model.posterior(model.encode(x)).mean
         reconstructions = torch.stack([x[:columns].cpu(), draw(mean[:columns])])
         share = torch.linspace(0, 1, columns, device=device)[None, :, None]
         pairs = min(rows, len(mean) // 2)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 
+from bsvi.beyond.with_refinement import add_refinement
 from bsvi.data import Dataset
 from bsvi.experiments.build import build_model, build_objective, load_data
 from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Experiment, update
@@ -32,6 +33,16 @@ class Trained:
     folder: Path
     device: torch.device
     objective: Objective | None = None  # with pi of the same step; None where an older file does not hold it
+
+    @property
+    def inference(self) -> Any:
+        """The model, whose lambda_0 is where the steps that were trained with it end, if there are any."""
+        return add_refinement(self.model, self.objective)
+
+    @property
+    def steps(self) -> int:
+        """How many steps of refinement were trained with the model; 0 where its encoder infers alone."""
+        return 0 if self.inference is self.model else self.objective.refinement.svi.steps  # type: ignore[union-attr]
 
     def data(self, data_dir: Path | None = None, name: str | None = None) -> Dataset:
         """The images of the run, or those at ``name``; others than it was trained on are refused, by their hash."""

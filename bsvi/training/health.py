@@ -52,6 +52,14 @@ class Meter:
         return line
 
 
+def step_sizes(objective: Any) -> dict[str, float]:
+    """The learned rate of each step, rate_1 to rate_k: its geometric mean over the coordinates of lambda."""
+    update: Any = getattr(objective.refinement, "update", None)
+    if not getattr(update, "learned", False):
+        return {}
+    return {f"rate_{i}": rate for i, rate in enumerate(update.log_rates.detach().mean(-1).exp().tolist(), 1)}
+
+
 def averages(estimate: Estimate, norm: Tensor) -> Tensor:
     """Each of NAMES, averaged over the batch; the bound of equal weights without its 1 / (k + 1)."""
     t = estimate.trajectory

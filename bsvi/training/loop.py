@@ -14,7 +14,7 @@ from bsvi.model import Model
 from bsvi.objectives import BadInput, Objective
 from bsvi.runs.folder import Run, RunError
 from bsvi.system.signals import Signals
-from bsvi.training.health import ALONE, Meter, NotFinite, averages, check_batch, problems, trouble
+from bsvi.training.health import ALONE, Meter, NotFinite, averages, check_batch, problems, step_sizes, trouble
 from bsvi.training.phases import Phase, check_phases, hand_over, phase_of
 from bsvi.training.state import Best, Looks, State, capture, infinite, make_optimizer, restore, size_limit
 from bsvi.training.streams import Stream, following, starting_at, unpack
@@ -107,6 +107,7 @@ def train(
     phases = objective if isinstance(objective, list) else [Phase("", objective, settings.steps)]
     if isinstance(objective, list):
         check_phases(phases, settings.steps)
+    check_made(phases)
     meter, looks = Meter(), Looks()
     step, before = 0, 0.0
     best = Best()
@@ -179,13 +180,14 @@ def train(
                 raise
             optimizer.zero_grad(set_to_none=True)
             estimate.loss.backward()
-            norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+            clipped = [*model.parameters(), *inference_parameters(phase.objective)]
+            norm = nn.utils.get_total_norm([p.grad for p in clipped if p.grad is not None])
             problem = trouble(estimate, norm, model, phase.objective, x, ids)
             asked = signals.received or ("time" if time.monotonic() - start > settings.time_limit else "")
             problem, asked, row = team.agree(problem, asked, averages(estimate, norm))
             if problem is not None:
                 raise NotFinite(f"step {step + 1}: {problem[1]}")
-            nn.utils.clip_grads_with_norm_(model.parameters(), settings.max_grad_norm, norm)
+            nn.utils.clip_grads_with_norm_(clipped, settings.max_grad_norm, norm)
             optimizer.step()
             step, unsaved = step + 1, True
             meter.take(row, estimate.decoder_calls)
@@ -195,6 +197,7 @@ def train(
                 seconds = before + time.monotonic() - start
                 line = {"split": "train", "step": step, "seconds": seconds, "beta": beta, "lr": settings.lr}
                 line |= meter.line(model, estimate, team) | {"decoder_calls": meter.decoder_calls} | named
+                line |= step_sizes(phase.objective)
                 if run is not None:
                     run.log(line)
                 watcher.train(line)
@@ -252,6 +255,21 @@ def tell(run: Run | None, watcher: Watcher, *lines: str) -> None:
         watcher.say(line)
         if run is not None:
             run.note(line)
+
+
+def inference_parameters(objective: Objective) -> list[nn.Parameter]:
+    """What a refinement learns: with phi, it infers. (pi is no part of it.)"""
+    refinement: object = objective.refinement
+    return list(refinement.parameters()) if isinstance(refinement, nn.Module) else []
+
+
+def check_made(phases: list[Phase]) -> None:
+    """Raise, with what to do, where an objective has weights whose shape only a first batch would tell."""
+    if any(nn.parameter.is_lazy(p) for phase in phases for p in phase.objective.parameters()):
+        raise ValueError(
+            "the refinement's network does not know the width of lambda yet, so it could not be saved or resumed; say it: "
+            "bsvi.objective(name, width=2 * latent)"
+        )
 
 
 def annealed(settings: Training, step: int) -> float:
