@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils.checkpoint import checkpoint
 
+from bsvi.examples import Nested, count, repeat, take
 from bsvi.model import Model, Shape, frozen, trainable
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Weighed(NamedTuple):
         return Weighed(*(value.detach() for value in self))
 
 
-def encode(model: Model, x: Tensor) -> Tensor:
+def encode(model: Model, x: Nested) -> Tensor:
     """lambda_0 = f_phi(x) with its graph (Alg. 1, l.4)."""
     lambda_ = model.encode(x)
     if not isinstance(lambda_, Tensor):
@@ -54,9 +55,9 @@ def encode(model: Model, x: Tensor) -> Tensor:
             f"the encoder must return one tensor (batch, 2 * latent), got {type(lambda_).__name__}; "
             "for a pair use torch.cat([mean, log_variance], dim=-1)"
         )
-    if lambda_.ndim != 2 or lambda_.shape[0] != x.shape[0]:
+    if lambda_.ndim != 2 or lambda_.shape[0] != count(x):
         raise ValueError(
-            f"the encoder must return (batch, parameters) with batch = {x.shape[0]}, got {tuple(lambda_.shape)}; "
+            f"the encoder must return (batch, parameters) with batch = {count(x)}, got {tuple(lambda_.shape)}; "
             "flatten it to mean and log-variance along the last axis"
         )
     if lambda_.dtype in REDUCED and not torch.is_autocast_enabled(lambda_.device.type):
@@ -115,7 +116,7 @@ def log_prior(model: Model, z: Tensor) -> Float[Tensor, " batch"]:
         return _per_example("log_prior(z)", model.log_prior(z), len(z))
 
 
-def log_likelihood(model: Model, x: Tensor, z: Tensor, recompute: bool = False) -> Float[Tensor, " batch"]:
+def log_likelihood(model: Model, x: Nested, z: Tensor, recompute: bool = False) -> Float[Tensor, " batch"]:
     """ln p(x|z) in float64: at -2000 nats a float32 steps by 2.4e-4, and bfloat16 by 8."""
     decode = partial(checkpoint, model.log_lik, use_reentrant=False) if recompute else model.log_lik
     value = _per_example("the decoder, ln p(x|z),", decode(x, z), len(z))
@@ -128,13 +129,13 @@ def log_likelihood(model: Model, x: Tensor, z: Tensor, recompute: bool = False) 
 
 
 def weigh(
-    model: Model, x: Tensor, q: Distribution, samples: int = 1, beta: float = 1.0, recompute: bool = False
+    model: Model, x: Nested, q: Distribution, samples: int = 1, beta: float = 1.0, recompute: bool = False
 ) -> Weighed:
     """Draw from q and weigh: ln w = ln p(x|z) + beta (ln p(z) - ln q(z)), one decoder call (Alg. 1, l.6-7)."""
-    return weigh_draw(model, x, draw(q, samples, len(x)), beta, recompute)
+    return weigh_draw(model, x, draw(q, samples, count(x)), beta, recompute)
 
 
-def weigh_draw(model: Model, x: Tensor, drawn: Draw, beta: float = 1.0, recompute: bool = False) -> Weighed:
+def weigh_draw(model: Model, x: Nested, drawn: Draw, beta: float = 1.0, recompute: bool = False) -> Weighed:
     """The weights of draws, one decoder call (Alg. 1, l.7).
 
     Always the sampled ln q, never the closed-form KL: that would report more than ln p(x). With ``recompute`` the decoder's
@@ -149,7 +150,7 @@ def weigh_draw(model: Model, x: Tensor, drawn: Draw, beta: float = 1.0, recomput
 
 
 def without_zero_weights(
-    model: Model, x: Tensor, lambda_: Tensor, weighed: Weighed, beta: float, path_alone: bool = False
+    model: Model, x: Nested, lambda_: Tensor, weighed: Weighed, beta: float, path_alone: bool = False
 ) -> Weighed:
     """The same weights with a graph that no draw of weight zero is part of: its 0 * inf would spoil every gradient.
 
@@ -162,12 +163,12 @@ def without_zero_weights(
     if bad.all():
         return weighed.detach()
     samples, batch = bad.shape
-    row = torch.arange(samples * batch, device=x.device)
+    row = torch.arange(samples * batch, device=bad.device)
     row = torch.where(bad.flatten(), (~bad).flatten().long().argmax(), row)  # a row that has weight
     z, lambda_ = weighed.z.flatten(0, 1)[row], (lambda_.detach() if path_alone else lambda_)[row % batch]
     with full_precision(), frozen(trainable(model) if path_alone else []):
         log_q = model.posterior(lambda_).log_prob(z)
-    again = weigh_draw(model, x[row % batch], Draw(z[None], log_q[None]), beta)
+    again = weigh_draw(model, take(x, row % batch), Draw(z[None], log_q[None]), beta)
     log_w = torch.where(bad, weighed.log_w.detach(), again.log_w.view(samples, batch))
     return Weighed(weighed.z, torch.where(bad, weighed.log_lik.detach(), again.log_lik.view(samples, batch)), log_w)
 
@@ -213,11 +214,6 @@ def full_precision() -> AbstractContextManager[Any]:
 def any_true(condition: Tensor) -> bool:
     """Whether any entry is true; never on the meta device, where operations are counted without numbers."""
     return not condition.is_meta and bool(condition.any())
-
-
-def repeat(x: Tensor, samples: int) -> Tensor:
-    """The batch ``samples`` times over along its first axis."""
-    return x if samples == 1 else x.expand(samples, *x.shape).flatten(0, 1)
 
 
 def _per_example(what: str, value: Tensor, batch: int) -> Tensor:

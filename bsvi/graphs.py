@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bsvi.draws import Draw, Weighed, weigh_draw
+from bsvi.examples import Nested, tensors
 from bsvi.model import Model, frozen, reached, trainable
 
 
@@ -22,7 +23,7 @@ class Graphs:
     the decoder has no parameter to train. ``kept`` says whether the bound leads to theta, so that it needs no other term.
     """
 
-    def __init__(self, model: Model, x: Tensor, beta: float, proposals: int, attach: int, budget: float) -> None:
+    def __init__(self, model: Model, x: Nested, beta: float, proposals: int, attach: int, budget: float) -> None:
         self.model, self.x, self.beta, self.proposals, self.budget = model, x, beta, proposals, budget
         self.attach = attach if torch.is_grad_enabled() else 0
         self.kept = self.attach > 0
@@ -78,9 +79,9 @@ class GraphSize:
         self._hooks.__exit__(*error)
 
 
-def held_once(model: object, x: Tensor) -> Iterator[Tensor]:
+def held_once(model: object, x: Nested) -> Iterator[Tensor]:
     """What the graphs of all draws hold in common: the batch, the parameters and the buffers."""
-    yield x
+    yield from (tensor for _, tensor in tensors(x))
     for name in ("parameters", "buffers"):
-        tensors = getattr(model, name, None)
-        yield from tensors() if callable(tensors) else ()
+        held = getattr(model, name, None)
+        yield from held() if callable(held) else ()

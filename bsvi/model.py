@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
+from bsvi.examples import Nested
+
 LOG_2_PI = math.log(2 * math.pi)
 Shape = torch.Size | list[int] | tuple[int, ...]
 
@@ -17,11 +19,13 @@ Shape = torch.Size | list[int] | tuple[int, ...]
 class Model(Protocol):
     """What the library asks of a model; a class of your own with these four methods needs no base class.
 
-    Two things are optional. ``kl(q)`` returns the closed-form KL(q || prior), or None where there is none.
-    ``parameters()`` is wanted by ``Recomputed`` alone.
+    x is a tensor, or a nesting of dicts, tuples and lists of tensors that share their first axis.
+
+    Three things are optional. ``kl(q)`` returns the closed-form KL(q || prior), or None where there is none.
+    ``parameters()`` is wanted by ``Recomputed`` alone. ``nan_is_missing = True`` lets x hold NaN, which is refused otherwise.
     """
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Nested) -> Tensor:
         """lambda_0 = f_phi(x), shape (batch, parameters)."""
 
     def posterior(self, lambda_: Tensor) -> Distribution:
@@ -30,7 +34,7 @@ class Model(Protocol):
     def log_prior(self, z: Tensor) -> Tensor:
         """ln p(z), shape (batch,)."""
 
-    def log_lik(self, x: Tensor, z: Tensor) -> Tensor:
+    def log_lik(self, x: Nested, z: Tensor) -> Tensor:
         """ln p_theta(x | z), shape (batch,)."""
 
 
@@ -96,23 +100,29 @@ class VAE(nn.Module):
     posterior  another family: a function of lambda_ that returns a reparameterisable Distribution of batch shape (batch,)
     prior      another prior than the unit Gaussian: a torch Distribution over one z, or a function (or module, if it is
                trained or has to move to a GPU) that returns one
+    nan_is_missing  x may hold NaN: encoder and decoder leave out such values
 
     >>> model = VAE(nn.Linear(3, 4), lambda x, z: -(x.sum(-1) - z.sum(-1)).square())
     >>> model.encode(torch.zeros(5, 3)).shape, isinstance(model, Model)
     (torch.Size([5, 4]), True)
     """
 
+    nan_is_missing = False
+
     def __init__(
         self,
-        encoder: Callable[[Tensor], Tensor],
-        decoder: Callable[[Tensor, Tensor], Tensor],
+        encoder: Callable[[Nested], Tensor],
+        decoder: Callable[[Nested, Tensor], Tensor],
         posterior: Callable[[Tensor], Distribution] = DiagonalGaussian,
         prior: Distribution | Callable[[], Distribution] | None = None,
+        nan_is_missing: bool = False,
     ) -> None:
         super().__init__()
+        if nan_is_missing:  # else the class says it
+            self.nan_is_missing = True
         self.encoder, self.decoder, self.family, self.prior = encoder, decoder, posterior, prior
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Nested) -> Tensor:
         return self.encoder(x)
 
     def posterior(self, lambda_: Tensor) -> Distribution:
@@ -124,7 +134,7 @@ class VAE(nn.Module):
             return -0.5 * z.square().sum(-1).add(z.shape[-1] * LOG_2_PI)
         return self._prior().log_prob(z)
 
-    def log_lik(self, x: Tensor, z: Tensor) -> Tensor:
+    def log_lik(self, x: Nested, z: Tensor) -> Tensor:
         return self.decoder(x, z)
 
     def kl(self, q: Distribution) -> Tensor | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bsvi.bounds import Bound, giwae
 from bsvi.buffer_weights import Uniform
 from bsvi.checks.trial import check_model, check_repeats
+from bsvi.examples import Nested, check_axis, count, spoilt
 from bsvi.model import Model
 from bsvi.refine import SVI, Amortized, Refinement
 from bsvi.theta import AllDraws, LastDraw, ThetaRule
@@ -62,9 +63,9 @@ class Objective(nn.Module):
                 f"{type(self.theta).__name__} goes with SVI; Amortized keeps all its graphs for phi, so use AllDraws()"
             )
 
-    def forward(self, model: Model, x: Tensor, beta: float = 1.0) -> Estimate:
+    def forward(self, model: Model, x: Nested, beta: float = 1.0) -> Estimate:
         check_model(model)
-        check_input(x, beta)
+        check_input(x, beta, model)
         trajectory, phi = self.refinement(model, x, beta, self.theta.attach, self.theta.budget)
         check_repeats(model, x, trajectory.z[0])
         log_pi = self.log_pi(trajectory)
@@ -98,19 +99,18 @@ class BadInput(ValueError):
     """x holds numbers that are not finite."""
 
 
-def check_input(x: object, beta: float) -> None:
-    """Raise, with what to do, on input from which no number could be trusted."""
-    if not isinstance(x, Tensor) or x.ndim < 1 or x.shape[0] == 0:
-        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"x must be a tensor (batch, ...) with at least one example, got {got}; give a batch")
+def check_input(x: Nested, beta: float, model: object = None) -> None:
+    """Raise, with what to do, on input from which no number could be trusted; a model may call NaN a missing value."""
+    check_axis(x)
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
             "SVI needs gradients, which torch.inference_mode() forbids; use torch.no_grad() to evaluate an objective"
         )
     if not (math.isfinite(beta) and beta >= 0):
         raise ValueError(f"beta must be finite and at least 0, got {beta}; 1.0 gives a bound on ln p(x)")
-    if not torch.isfinite(x).all():
-        where = (~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero().flatten().tolist()
+    if (bad := spoilt(x, missing=getattr(model, "nan_is_missing", False))) is not None:
+        where = bad.nonzero().flatten().tolist()
         raise BadInput(
-            f"x holds NaN or infinity in {len(where)} of {len(x)} examples (first at index {where[0]}); clean the data"
+            f"x holds NaN or infinity in {len(where)} of {count(x)} examples (first at index {where[0]}); clean the data, or "
+            "give the model nan_is_missing=True if it leaves out what is NaN"
         )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bsvi.beyond.dreg import path_alone, square_weights
 from bsvi.draws import Draw, Weighed, closed_form_kl, draw, encode, posterior, weigh, weigh_draw, without_zero_weights
+from bsvi.examples import Nested
 from bsvi.graphs import Graphs
 from bsvi.model import Model, reached
 from bsvi.trajectory import Buffer, Trajectory
@@ -31,7 +32,7 @@ class Refinement(Protocol):
     these graphs would take more than ``budget`` bytes."""
 
     def __call__(
-        self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
+        self, model: Model, x: Nested, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
     ) -> Refined: ...
 
 
@@ -54,7 +55,7 @@ class Amortized:
             raise ValueError(f"Amortized needs draws >= 1, got {self.draws}; one draw is the VAE, k' draws are IWAE-k'")
 
     def __call__(
-        self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
+        self, model: Model, x: Nested, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
     ) -> Refined:
         lambda_ = encode(model, x)
         q = posterior(model, lambda_)
@@ -63,7 +64,7 @@ class Amortized:
         for _ in range(calls):
             if self.dreg:
                 weighed = weigh_draw(
-                    model, x, path_alone(model, lambda_, draw(q, samples, len(x))), beta, self.recompute
+                    model, x, path_alone(model, lambda_, draw(q, samples, len(lambda_))), beta, self.recompute
                 )
             else:
                 weighed = weigh(model, x, q, samples, beta, self.recompute)
@@ -72,7 +73,7 @@ class Amortized:
         trajectory = replace(buffer.trajectory(model, beta), samples=1, kept=True)  # every draw is a row of its own
         if self.dreg and self.draws > 1 and torch.is_grad_enabled():
             square_weights(drawn, trajectory.log_w, beta)
-        return Refined(trajectory, torch.zeros(len(x), dtype=torch.float64, device=x.device))
+        return Refined(trajectory, torch.zeros(len(lambda_), dtype=torch.float64, device=lambda_.device))
 
     @property
     def decoder_calls(self) -> int:
@@ -145,7 +146,7 @@ class SVI:
         return cls(lr=lr / batch_size, max_grad_norm=max_grad_norm * math.sqrt(batch_size), **fields)
 
     def __call__(
-        self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
+        self, model: Model, x: Nested, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
     ) -> Refined:
         lambda_0 = encode(model, x)  # Alg. 1, l.4
         buffer = Buffer(self.steps + 1, self.samples)
@@ -153,7 +154,7 @@ class SVI:
             if len(buffer) == 0:
                 # raw, not clipped: phi and q's own parameters follow ln w_0, and theta gets none of it (l.12)
                 phi = ((lambda_0 - lambda_0.detach()) * finite(step.gradient)).sum(-1).double()
-                phi = phi + sum(((p - p.detach()) * finite(g)).sum().double() for p, g in step.family) / len(x)
+                phi = phi + sum(((p - p.detach()) * finite(g)).sum().double() for p, g in step.family) / len(lambda_0)
             buffer.add(step.lambda_, step.weighed)
         kept = step.kept and buffer.differentiable
         if not kept:
@@ -166,7 +167,7 @@ class SVI:
         return self.samples * (2 * self.steps + 1 if self.double_sampling else self.steps + 1)
 
     def walk(
-        self, model: Model, x: Tensor, lambda_: Tensor, beta: float = 1.0, attach: int = 0, budget: float = math.inf
+        self, model: Model, x: Nested, lambda_: Tensor, beta: float = 1.0, attach: int = 0, budget: float = math.inf
     ) -> Iterator[Step]:
         """Algorithm 1, l.5-11, one proposal at a time.
 
@@ -174,7 +175,7 @@ class SVI:
             attach: how many of the last proposals keep their decoder graph for theta; without it no graph outlives its step.
             budget: bytes that these graphs may take; beyond it none is kept.
         """
-        training, samples, batch, state = torch.is_grad_enabled(), self.samples, len(x), None
+        training, samples, batch, state = torch.is_grad_enabled(), self.samples, len(lambda_), None
         graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
         for i in range(self.steps):  # l.5
             lambda_ = lambda_.detach().requires_grad_()  # the stop-gradient: theta must not learn through SVI

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from bsvi.bounds import Bound, derivative
-from bsvi.draws import any_true, log_likelihood, log_prior, repeat
+from bsvi.draws import any_true, log_likelihood, log_prior
+from bsvi.examples import Nested, repeat, take
 from bsvi.model import Model, reached
 from bsvi.trajectory import Trajectory
 
@@ -28,7 +29,7 @@ class ThetaRule:
     budget: float = math.inf
 
     def term(
-        self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, bound: Bound, log_pi: Tensor
+        self, model: Model, x: Nested, beta: float, trajectory: Trajectory, bound: Bound, log_pi: Tensor
     ) -> tuple[Tensor | float, int]:
         """What the loss needs beside the bound to reach theta, zero in value, and the decoder's passes that this took."""
         kept = trajectory.log_w.requires_grad if trajectory.kept is None else trajectory.kept
@@ -39,7 +40,7 @@ class ThetaRule:
         rows = len(trajectory.log_w)
         return term, self.decoder_calls(rows) or self.taught_by(rows, trajectory.samples)
 
-    def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
+    def __call__(self, model: Model, x: Nested, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         """Theta's gradient as a term of value zero; called where no graph was kept: by default it is recomputed.
 
         ``r`` (draws, batch) is the bound's derivative with respect to ln w_i: the responsibilities, for giwae.
@@ -85,7 +86,7 @@ class Resampled(ThetaRule):
         if self.draws < 1:
             raise ValueError(f"resampling needs at least 1 draw, got {self.draws}; the paper uses 1")
 
-    def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
+    def __call__(self, model: Model, x: Nested, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         x, z, chances = with_weight(x, trajectory.z, r)
         z = resample(z, chances, self.draws)
         log_joint = log_p(model, repeat(x, self.draws), z.flatten(0, 1), beta).view(self.draws, -1)
@@ -108,14 +109,14 @@ class Recomputed(ThetaRule):
         if self.chunk < 1:
             raise ValueError(f"recomputing needs chunks of at least 1 draw, got {self.chunk}")
 
-    def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
+    def __call__(self, model: Model, x: Nested, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         return recomputed(model, x, beta, trajectory.z, r, self.chunk)
 
     def decoder_calls(self, rows: int) -> int:
         return rows
 
 
-def recomputed(model: Model, x: Tensor, beta: float, z: Tensor, r: Tensor, chunk: int = 1) -> Tensor | float:
+def recomputed(model: Model, x: Nested, beta: float, z: Tensor, r: Tensor, chunk: int = 1) -> Tensor | float:
     """Zero with the gradient sum_i r_i grad ln p(x, z_i), averaged over the batch; one chunk's graph is alive at a time."""
     x, z, _ = with_weight(x, z, r)
     total: dict[int, tuple[Tensor, Tensor]] = {}  # a parameter and its gradient
@@ -126,10 +127,10 @@ def recomputed(model: Model, x: Tensor, beta: float, z: Tensor, r: Tensor, chunk
             return 0.0
         for p, g in zip(theta, torch.autograd.grad(value, theta), strict=True):
             total[id(p)] = (p, g + total[id(p)][1] if id(p) in total else g)
-    return sum(((p - p.detach()) * (g / len(x))).sum().double() for p, g in total.values())
+    return sum(((p - p.detach()) * (g / r.shape[1])).sum().double() for p, g in total.values())
 
 
-def with_weight(x: Tensor, z: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def with_weight(x: Nested, z: Tensor, r: Tensor) -> tuple[Nested, Tensor, Tensor]:
     """x, z and r in which every draw with r = 0 is replaced by one with weight: in backward it would be 0 * inf.
 
     Its gradient is still multiplied by its own r, so nothing is counted that was not. An example without any weight is
@@ -143,7 +144,7 @@ def with_weight(x: Tensor, z: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor
     example = torch.where(alive, batch, alive.long().argmax())
     best = z[size.argmax(0)[example], example]
     z = torch.where(zero.view(*zero.shape, *(1,) * (z.ndim - 2)), best, z)
-    return (x if alive.all() else x[example]), z, torch.where(alive, r, 1.0)
+    return (x if alive.all() else take(x, example)), z, torch.where(alive, r, 1.0)
 
 
 def resample(z: Tensor, r: Tensor, draws: int) -> Tensor:
@@ -152,7 +153,7 @@ def resample(z: Tensor, r: Tensor, draws: int) -> Tensor:
     return z[index, torch.arange(z.shape[1], device=z.device)]
 
 
-def log_p(model: Model, x: Tensor, z: Tensor, beta: float) -> Tensor:
+def log_p(model: Model, x: Nested, z: Tensor, beta: float) -> Tensor:
     """ln p(x|z) + beta ln p(z), theta's part of ln w, in float64."""
     return log_likelihood(model, x, z) + beta * log_prior(model, z)
 

@@ -23,6 +23,7 @@ PAPER = {
     "buffer_weights",
     "model",
     "draws",
+    "examples",
     "graphs",
     "trajectory",
     "refine",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bsvi.beyond.second_order import Noise, gradient_by_differences, run_again_in_backward
 from bsvi.beyond.updates import Rates
 from bsvi.draws import Draw, Weighed, any_true, closed_form_kl, draw, encode, posterior, weigh_draw
+from bsvi.examples import Nested, take
 from bsvi.graphs import GraphSize, held_once
 from bsvi.model import Model, frozen, reached, trainable
 from bsvi.refine import SVI, Refined, finite
@@ -70,32 +71,32 @@ class EndToEnd(nn.Module):
         self.tried = False  # whether a decoder has been differentiated twice
 
     def forward(
-        self, model: Model, x: Tensor, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
+        self, model: Model, x: Nested, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
     ) -> Refined:
         lambda_0 = encode(model, x)
         start = lambda_0 if self.encoder else lambda_0.detach()
-        noise = Noise(x.device) if torch.is_grad_enabled() else None
+        noise = Noise(lambda_0.device) if torch.is_grad_enabled() else None
         theta = (
             [] if attach is None or attach > 0 else trainable(model)
         )  # frozen: its rule gives it a gradient elsewhere
         buffer, slope, bad = self.unroll(model, x, start, beta, theta, budget)
         if buffer.attached and any_true(bad):
             # 0 * inf would spoil every gradient: in the graph another example stands in for one that has no finite slope
-            row = torch.where(bad, (~bad).long().argmax(), torch.arange(len(x), device=x.device))
+            row = torch.where(bad, (~bad).long().argmax(), torch.arange(len(bad), device=bad.device))
             attached, buffer.attached = buffer.attached, {}
             if noise is not None and not bad.all():
                 with noise:
-                    again, slope, _ = self.unroll(model, x[row], start[row], beta, theta, budget)
+                    again, slope, _ = self.unroll(model, take(x, row), start[row], beta, theta, budget)
                 for i, log_w in attached.items():
                     buffer.attached[i] = torch.where(bad, log_w.detach(), again.attached[i])
-        phi = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        phi = torch.zeros(len(lambda_0), dtype=torch.float64, device=lambda_0.device)
         if not self.encoder:
             phi = phi + ((lambda_0 - lambda_0.detach()) * finite(slope.detach())).sum(-1)
         trajectory = replace(buffer.trajectory(model, beta), kept=not theta)
         return Refined(trajectory, phi)
 
     def unroll(
-        self, model: Model, x: Tensor, lambda_: Tensor, beta: float, theta: list[Tensor], budget: float
+        self, model: Model, x: Nested, lambda_: Tensor, beta: float, theta: list[Tensor], budget: float
     ) -> tuple[Buffer, Tensor, Tensor]:
         """The k + 1 weighted proposals, the gradient at the first, and which examples met a number that is not finite."""
         steps, training = self.svi.steps, torch.is_grad_enabled()
@@ -113,7 +114,7 @@ class EndToEnd(nn.Module):
                     else take(i, lambda_, state)
                 )
             if i == 0:
-                slope, bad = taken.gradient, torch.zeros(len(x), dtype=torch.bool, device=x.device)
+                slope, bad = taken.gradient, torch.zeros(len(lambda_), dtype=torch.bool, device=lambda_.device)
                 recompute = (steps + 1) * size.bytes > budget
                 if recompute:
                     parameters = [*reached(model, taken.weighed.log_w, taken.lambda_), *self.update.parameters()]
@@ -124,12 +125,12 @@ class EndToEnd(nn.Module):
         return buffer, slope, bad
 
     def take(
-        self, i: int, model: Model, x: Tensor, lambda_: Tensor, state: Tensor, beta: float, theta: list[Tensor]
+        self, i: int, model: Model, x: Nested, lambda_: Tensor, state: Tensor, beta: float, theta: list[Tensor]
     ) -> Taken:
         """Draw and weigh at lambda_i, and step to lambda_{i+1}; at the last proposal no step follows."""
         training, svi = torch.is_grad_enabled(), self.svi
         if i == svi.steps:
-            drawn = draw(posterior(model, lambda_), svi.samples, len(x))
+            drawn = draw(posterior(model, lambda_), svi.samples, len(lambda_))
             with frozen(theta):
                 return Taken(weigh_draw(model, x, drawn, beta), lambda_, state, torch.zeros_like(lambda_))
         twice = training and self.second_order and not self.finite_difference
@@ -140,15 +141,15 @@ class EndToEnd(nn.Module):
 
             def steer(at: Tensor, q: Any = None) -> tuple[Draw, Weighed, Tensor]:
                 q = posterior(model, at) if q is None else q
-                drawn = draw(q, svi.samples, len(x))
+                drawn = draw(q, svi.samples, len(lambda_))
                 with frozen(frozen_now):
                     weighed = weigh_draw(model, x, drawn, beta)
                 return drawn, weighed, self.value(model, q, weighed, beta)
 
-            noise = Noise(x.device) if training and self.second_order and self.finite_difference else None
+            noise = Noise(lambda_.device) if training and self.second_order and self.finite_difference else None
             _, weighed, value = steer(at, q)
             if svi.double_sampling:  # section 4.2: another draw makes the step
-                noise = None if noise is None else Noise(x.device)
+                noise = None if noise is None else Noise(lambda_.device)
                 value = steer(at, q)[2]
             if noise is not None:
                 g = gradient_by_differences(lambda at: steer(at)[2], noise, value, at, reached(model, value))
@@ -192,7 +193,7 @@ class EndToEnd(nn.Module):
             )
 
     @torch.no_grad()
-    def last(self, model: Model, x: Tensor, lambda_: Tensor) -> Tensor:
+    def last(self, model: Model, x: Nested, lambda_: Tensor) -> Tensor:
         """lambda_k, the end of the walk from lambda_0: where the trained inference ends. It costs k decoder passes."""
         state = self.update.begin(lambda_)
         for i in range(self.svi.steps):

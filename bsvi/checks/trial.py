@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bsvi.checks.hidden import METHODS, VAES, check_nothing_hidden
 from bsvi.checks.identity import is_plain
 from bsvi.draws import encode
+from bsvi.examples import Nested, count, first, take, tensors
 
 ROWS = 8  # examples that are tried
 _done: dict[int, "Passed"] = {}  # by the model's id
@@ -60,38 +61,39 @@ def check_layers(model: nn.Module) -> None:
             )
 
 
-def check_repeats(model: Any, x: Tensor, z: Tensor | None = None) -> None:
+def check_repeats(model: Any, x: Nested, z: Tensor | None = None) -> None:
     """Raise, with what to do, if ln p(x|z) is not the same twice, or depends on the other examples of the batch.
 
     ``z`` has one latent for each example of x; without it they are drawn.
     """
     model = getattr(model, "original", model)
-    if torch.compiler.is_compiling() or x.is_meta:
+    if torch.compiler.is_compiling() or first(x).is_meta:
         return
     known = passed(model)
-    if (key := (known.mode(model), x.shape[1:], x.dtype, x.device, len(x) > 1)) not in known.keys:
+    kinds = tuple((name, tensor.shape[1:], tensor.dtype, tensor.device) for name, tensor in tensors(x))
+    if (key := (known.mode(model), kinds, count(x) > 1)) not in known.keys:
         if not is_plain(model):  # bsvi's own networks are known
-            with torch.no_grad(), undisturbed(model, x.device):
-                _try_twice(model, x[:ROWS], z if z is None else z[:ROWS])
+            with torch.no_grad(), undisturbed(model, first(x).device):
+                _try_twice(model, take(x, slice(ROWS)), z if z is None else z[:ROWS])
         known.keys.add(key)
 
 
-def _try_twice(model: Any, x: Tensor, z: Tensor | None) -> None:
-    half = (len(x) + 1) // 2
-    others = torch.arange(len(x), device=x.device)
+def _try_twice(model: Any, x: Nested, z: Tensor | None) -> None:
+    half = (count(x) + 1) // 2
+    others = torch.arange(count(x), device=first(x).device)
     others[half:] = 0  # in place of the second half of the examples, the first one again
     try:
         z = model.posterior(encode(model, x)).sample() if z is None else z.detach()
-        first, beside = model.log_lik(x, z), model.log_lik(x[others], z[others])
-        alike = same(first[:half], beside[:half])
-        again = first if alike else model.log_lik(x, z)
+        once, beside = model.log_lik(x, z), model.log_lik(take(x, others), z[others])
+        alike = same(once[:half], beside[:half])
+        again = once if alike else model.log_lik(x, z)
     except Exception:  # a decoder for whole batches only, say; what it is used for has its own errors
         return
     if alike:
         return
     names = list(suspects(model))
     where = f" (look at {', '.join(names[:3])})" if names else ""
-    if same(first, again):
+    if same(once, again):
         raise ValueError(
             f"ln p(x|z) of an example depends on the other examples of its batch{where}: no bound holds then; call eval() on "
             "that part, or use GroupNorm or LayerNorm in place of BatchNorm (the encoder may keep its own)"

@@ -23,6 +23,7 @@ from bsvi.evaluation.hmc import Coordinates, Path, PriorPath, move_chains
 from bsvi.evaluation.noise import Noise, NoiseStream
 from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score
+from bsvi.examples import Nested, Pick, count, first, take
 from bsvi.model import Model
 from bsvi.refine import whole
 
@@ -68,13 +69,15 @@ def ais(
     leapfrog: int = 10,
     seed: int = 0,
     prior: Distribution | None = None,
-    reverse: Callable[[Tensor, int], Tensor] | None = None,
+    reverse: Callable[[Nested, int], Tensor] | None = None,
     pilots: int = 4,
     chunk: int | None = None,
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
+    batch: Pick | None = None,
+    ids: Pick | None = None,
 ) -> Annealed:
-    """ln p(x) of every example by ``chains`` annealed chains; batches, store and progress as in ``evaluate``.
+    """ln p(x) of every example by ``chains`` annealed chains; batches, batch, ids, store and progress as in ``evaluate``.
 
     temperatures  intermediate distributions, on a sigmoid schedule: more of them, a tighter bound
     leapfrog      gradient steps per move; one move per temperature
@@ -101,32 +104,33 @@ def ais(
     betas = make_schedule(temperatures)
     betas = betas if reverse is None else betas[::-1]
 
-    def anneal_batch(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+    def anneal_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         shape = model.posterior(encode_detached(model, x)).event_shape
         source = find_prior(model, prior) if reverse is not None else resolve_prior(model, x, shape, prior)
-        coordinates = Coordinates.of(source, x.device)
+        device = first(x).device
+        coordinates = Coordinates.of(source, device)
         path = PriorPath(model, x, coordinates)
 
-        def start(stream: NoiseStream, count: int) -> Tensor:
+        def start(stream: NoiseStream, rows: int) -> Tensor:
             if reverse is not None:
-                z = _check_draws(stream.draw(lambda: reverse(x, count), count), (count, len(x), *shape)).to(x.device)
+                z = _check_draws(stream.draw(lambda: reverse(x, rows), rows), (rows, count(x), *shape)).to(device)
             elif source is not None:
                 sample = (
                     source.rsample if source.has_rsample else source.sample
                 )  # rsample's noise can always be replaced
-                z = stream.draw(lambda: sample(torch.Size((count, len(x)))), count).detach()
+                z = stream.draw(lambda: sample(torch.Size((rows, count(x)))), rows).detach()
             return coordinates.u(z)
 
-        first = NoiseStream(seed, START + _PILOT, ids)
-        move = Noise(ids, seed, MOVE + _PILOT)
-        steps = anneal(path, start(first, pilots), betas, leapfrog, move, (0, pilots), None).steps
+        begin = NoiseStream(seed, START + _PILOT, names)
+        move = Noise(names, seed, MOVE + _PILOT)
+        steps = anneal(path, start(begin, pilots), betas, leapfrog, move, (0, pilots), None).steps
         tally, accepted, at = Tally(chains), [], 0
-        first, move = NoiseStream(seed, START, ids), Noise(ids, seed, MOVE)
-        for count in cut_into_chunks(chains, x, chunk, _GRAPH):
-            run = anneal(path, start(first, count), betas, leapfrog, move, (at, chains), steps)
+        begin, move = NoiseStream(seed, START, names), Noise(names, seed, MOVE)
+        for rows in cut_into_chunks(chains, x, chunk, _GRAPH):
+            run = anneal(path, start(begin, rows), betas, leapfrog, move, (at, chains), steps)
             tally.add(run.log_w)
             accepted.append(run.acceptance)
-            at += count
+            at += rows
         sign = 1.0 if reverse is None else -1.0
         return {
             "log_likelihood": sign * tally.log_mean[chains],
@@ -139,7 +143,9 @@ def ais(
     settings = {"chains": chains, "temperatures": temperatures, "leapfrog": leapfrog, "pilots": pilots}
     bound = "lower" if reverse is None else "upper"
     question = {"what": "ais", "version": 1, "seed": seed, "bound": bound, **settings, "prior": str(prior)}
-    table = tabulate(model, batches, anneal_batch, question, store, progress, prior=prior, reverse=reverse)
+    table = tabulate(
+        model, batches, anneal_batch, question, store, progress, (batch, ids), prior=prior, reverse=reverse
+    )
     check_columns(table, ("log_likelihood", "ess", "acceptance", "step_size", "nonfinite"), store)
     warnings = (*_list_doubts(table.values, chains), *table.notes)
     return Annealed(table.ids, table.values, bound, warnings, table.seconds)
@@ -210,13 +216,14 @@ def find_prior(model: Model, prior: Distribution | None) -> Distribution | None:
     return own if isinstance(own, Distribution) else None
 
 
-def resolve_prior(model: Model, x: Tensor, shape: torch.Size, prior: Distribution | None) -> Distribution:
+def resolve_prior(model: Model, x: Nested, shape: torch.Size, prior: Distribution | None) -> Distribution:
     """A distribution of one z that can be drawn from and is the model's prior: checked, not believed."""
     prior = find_prior(model, prior)
     if prior is None:
-        zeros = torch.zeros(shape, dtype=encode_detached(model, x[:1]).dtype, device=x.device)
+        zeros = torch.zeros(shape, dtype=encode_detached(model, take(x, slice(1))).dtype, device=first(x).device)
         prior = Independent(Normal(zeros, zeros + 1.0), len(shape))
-    with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+    device = first(x).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         z = prior.sample(torch.Size((3,)))
     if not torch.allclose(prior.log_prob(z).double(), model.log_prior(z).double(), rtol=1e-3, atol=1e-3):
         raise ValueError(

@@ -16,6 +16,7 @@ from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, ExampleTable, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score, Scores
+from bsvi.examples import Nested, Pick, tensors
 from bsvi.model import Model
 from bsvi.refine import SVI, whole
 
@@ -37,10 +38,14 @@ def evaluate(
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
     elbo_draws: int = 32,
+    batch: Pick | None = None,
+    ids: Pick | None = None,
 ) -> Scores:
     """Log-likelihood (BSVI-k, uniform pi), ELBO*, KL*, Reconstruction*, amortized ELBO and IWAE-n, per example.
 
-    batches     yields x, (x, ids) or objects with ``.x`` and ``.ids``; or one tensor of all examples
+    batches     yields x: a tensor, or a nesting of dicts, tuples and lists of tensors (batch, ...); or objects with ``.x`` and
+                ``.ids``; or it is all examples at once, a tensor or a dict
+    batch, ids  functions that take x and its ids out of any other batch: ``batch=lambda b: b[0]`` for a loader of (x, y)
     svi         how to refine; its ``steps`` are replaced by k
     iwae        the numbers of draws n (or one), by default k, 2k, 3k, 4k, 5k; the first n draws of one sequence; () for none
     chunk       draws per decoder call of the parts without gradients; no number depends on it
@@ -64,13 +69,13 @@ def evaluate(
     if chunk is not None:
         check_at_least_1("chunk", chunk)
 
-    def score_batch(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        lambda_0 = encode_detached(model, x, ids, seed)
-        values, lambda_k = walk_svi(KeyedModel(model, seed, WALK, ids), x, lambda_0, svi)
-        last = KeyedModel(model, seed, LAST, ids)
+    def score_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
+        lambda_0 = encode_detached(model, x, names, seed)
+        values, lambda_k = walk_svi(KeyedModel(model, seed, WALK, names), x, lambda_0, svi)
+        last = KeyedModel(model, seed, LAST, names)
         values |= split_elbo(last, x, lambda_k, elbo_draws, chunk)
         if counts:
-            values |= estimate_iwae(KeyedModel(model, seed, IWAE, ids), x, lambda_0, counts, chunk)
+            values |= estimate_iwae(KeyedModel(model, seed, IWAE, names), x, lambda_0, counts, chunk)
         return values
 
     question = {
@@ -83,13 +88,13 @@ def evaluate(
         "iwae": list(counts),
         "elbo_draws": elbo_draws,
     }
-    table = tabulate(model, batches, score_batch, question, store, progress, svi=svi)
+    table = tabulate(model, batches, score_batch, question, store, progress, (batch, ids), svi=svi)
     check_columns(table, [*SCORES, *diagnostic_names("bsvi"), *(f"iwae_{n}" for n in counts)], store)
     check_columns(table, diagnostic_names("iwae") if counts else (), store)
     return make_scores(table, k, seed, max(counts, default=0), svi)
 
 
-def encode_detached(model: Model, x: Tensor, ids: Tensor | None = None, seed: int = 0) -> Tensor:
+def encode_detached(model: Model, x: Nested, ids: Tensor | None = None, seed: int = 0) -> Tensor:
     """lambda_0 = f_phi(x), without a graph; with ``ids`` the trained refinement of a ``WithRefinement`` goes on from there."""
     with torch.no_grad():
         if not isinstance(model, WithRefinement):
@@ -97,7 +102,7 @@ def encode_detached(model: Model, x: Tensor, ids: Tensor | None = None, seed: in
         return encode(model.model, x) if ids is None else model.encode(x, KeyedModel(model.model, seed, TRAINED, ids))
 
 
-def walk_svi(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[str, Tensor], Tensor]:
+def walk_svi(model: Model, x: Nested, lambda_: Tensor, svi: SVI) -> tuple[dict[str, Tensor], Tensor]:
     """BSVI-k from the streamed walk of Algorithm 1, with what is needed to judge it, and the last lambda."""
     draws = (svi.steps + 1) * svi.samples  # with m samples each has pi_i / m: the plain average again
     tally, amortized = Tally(draws, marks=(half(draws),)), Tally(svi.samples)
@@ -110,16 +115,16 @@ def walk_svi(model: Model, x: Tensor, lambda_: Tensor, svi: SVI) -> tuple[dict[s
     return values | diagnose("bsvi", tally), lambda_
 
 
-def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int | None) -> dict[str, Tensor]:
+def split_elbo(model: Model, x: Nested, lambda_: Tensor, draws: int, chunk: int | None) -> dict[str, Tensor]:
     """ELBO* of q(z; lambda) as -(Reconstruction* + KL*), exactly.
 
     Reconstruction* is averaged over fresh draws, KL* is the closed form, or the average over the same draws.
     """
-    log_lik = log_ratio = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    log_lik = log_ratio = torch.zeros(len(lambda_), dtype=torch.float64, device=lambda_.device)
     with torch.no_grad():
         q = posterior(model, lambda_)
         for rows in cut_into_chunks(draws, x, chunk):
-            drawn = draw(q, rows, len(x))
+            drawn = draw(q, rows, len(lambda_))
             log_lik = log_lik + weigh_draw(model, x, drawn).log_lik.sum(0)
             log_p = log_prior(model, drawn.z.flatten(0, 1)).view_as(drawn.log_q)
             log_ratio = log_ratio + (drawn.log_q - log_p).double().sum(0)
@@ -130,7 +135,7 @@ def split_elbo(model: Model, x: Tensor, lambda_: Tensor, draws: int, chunk: int 
 
 
 def estimate_iwae(
-    model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None
+    model: Model, x: Nested, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None
 ) -> dict[str, Tensor]:
     """IWAE-n for each n of ``counts`` and the amortized ELBO, from max(counts) draws of q(z; lambda)."""
     tally = tally_draws(model, x, lambda_, counts, chunk)
@@ -138,7 +143,7 @@ def estimate_iwae(
     return values | {"amortized_elbo": tally.mean_log()} | diagnose("iwae", tally)
 
 
-def tally_draws(model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None) -> Tally:
+def tally_draws(model: Model, x: Nested, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None) -> Tally:
     """The tally of max(counts) independent draws of q(z; lambda), without graphs."""
     draws = max(counts)
     tally = Tally(draws, marks=(*counts, half(draws)))
@@ -149,10 +154,11 @@ def tally_draws(model: Model, x: Tensor, lambda_: Tensor, counts: tuple[int, ...
     return tally
 
 
-def cut_into_chunks(draws: int, x: Tensor, chunk: int | None, cost: int = 1) -> Iterable[int]:
+def cut_into_chunks(draws: int, x: Nested, chunk: int | None, cost: int = 1) -> Iterable[int]:
     """``draws`` cut into chunks; the default depends on the size of x alone, never on ``draws``."""
     if chunk is None:
-        chunk = max(1, _CALL_BYTES // (cost * _ACTIVATIONS * 4 * max(1, x.numel())))
+        size = sum(tensor.numel() for _, tensor in tensors(x))
+        chunk = max(1, _CALL_BYTES // (cost * _ACTIVATIONS * 4 * max(1, size)))
     return (min(chunk, draws - at) for at in range(0, draws, chunk))
 
 

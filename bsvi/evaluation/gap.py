@@ -27,6 +27,7 @@ from bsvi.evaluation.evaluate import (
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score
+from bsvi.examples import Nested, Pick
 from bsvi.model import Model
 from bsvi.refine import SVI, whole
 
@@ -138,6 +139,8 @@ def amortization_gap(
     chunk: int | None = None,
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
+    batch: Pick | None = None,
+    ids: Pick | None = None,
 ) -> Gap:
     """The gap of ln p(x) to the encoder's ELBO, divided into the family's part and the encoder's part.
 
@@ -145,7 +148,7 @@ def amortization_gap(
     k      fresh draws of each q, from which its ELBO, and for ln p(x) IWAE-k, is taken
 
     Where no optimum found is better than the start (judged on draws of its own), the start is kept. ln p(x) comes from a
-    third q, which a quarter as many steps fit to the bound itself. Batches, store and progress are as in ``evaluate``.
+    third q, which a quarter as many steps fit to the bound itself. The other arguments are as in ``evaluate``.
 
     >>> from bsvi import VAE
     >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
@@ -157,19 +160,19 @@ def amortization_gap(
     widen = Widen(steps=max(1, given.steps // 4))
     k, seed = check_at_least_1("k", k), whole("seed", seed)
 
-    def split_batch(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        lambda_0 = encode_detached(model, x, ids, seed)
-        lambda_, gain = find_best_lambda(model, x, ids, lambda_0, given, seed, k, chunk)
-        wide = walk_to_end(widen, KeyedModel(model, seed, WIDEN, ids), x, lambda_)
+    def split_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
+        lambda_0 = encode_detached(model, x, names, seed)
+        lambda_, gain = find_best_lambda(model, x, names, lambda_0, given, seed, k, chunk)
+        wide = walk_to_end(widen, KeyedModel(model, seed, WIDEN, names), x, lambda_)
         tally, elbo, amortized = (  # the same noise for all three: their differences are less noisy than they are
-            tally_draws(KeyedModel(model, seed, JUDGE, ids), x, at, (k,), chunk) for at in (wide, lambda_, lambda_0)
+            tally_draws(KeyedModel(model, seed, JUDGE, names), x, at, (k,), chunk) for at in (wide, lambda_, lambda_0)
         )
         log_p, best_elbo, own_elbo = tally.log_mean[k], elbo.mean_log(), amortized.mean_log()
         values = (log_p, best_elbo, own_elbo, log_p - best_elbo, best_elbo - own_elbo)
         return dict(zip(NAMES, values, strict=True)) | {"climb_gain": gain} | diagnose("iwae", tally)
 
     question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
-    table = tabulate(model, batches, split_batch, question, store, progress, climb=given)
+    table = tabulate(model, batches, split_batch, question, store, progress, (batch, ids), climb=given)
     check_columns(table, [*NAMES, "climb_gain", *diagnostic_names("iwae")], store)
     warnings = [*list_doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
     gain = Score(table.values["climb_gain"], table.ids)
@@ -182,7 +185,7 @@ def amortization_gap(
 
 
 def find_best_lambda(
-    model: Model, x: Tensor, ids: Tensor, lambda_0: Tensor, climb: SVI, seed: int, draws: int, chunk: int | None
+    model: Model, x: Nested, ids: Tensor, lambda_0: Tensor, climb: SVI, seed: int, draws: int, chunk: int | None
 ) -> tuple[Tensor, Tensor]:
     """The best of lambda_0, the end of the climb and that of a second, shorter one; and what the second one gained.
 
@@ -195,11 +198,11 @@ def find_best_lambda(
     elbo = torch.stack(
         [tally_draws(KeyedModel(model, seed, CHOOSE, ids), x, end, count, chunk).mean_log() for end in ends]
     )
-    chosen = ends[elbo.argmax(0), torch.arange(len(x), device=x.device)]
+    chosen = ends[elbo.argmax(0), torch.arange(len(lambda_0), device=lambda_0.device)]
     return chosen, elbo[2] - elbo[1]
 
 
-def walk_to_end(svi: SVI, model: Model, x: Tensor, lambda_: Tensor) -> Tensor:
+def walk_to_end(svi: SVI, model: Model, x: Nested, lambda_: Tensor) -> Tensor:
     for step in svi.walk(model, x, lambda_):
         lambda_ = step.lambda_
     return lambda_

@@ -21,7 +21,7 @@ from torch.distributions import (
     constraints,
 )
 
-from bsvi.draws import repeat
+from bsvi.examples import Nested, repeat
 from bsvi.model import Model
 
 
@@ -123,7 +123,7 @@ Path = Callable[[Tensor], Position]  # u (chains, batch, ...) to its position on
 class PriorPath:
     """The path p(z) p(x|z)^beta: the base is the prior, the ratio the likelihood."""
 
-    def __init__(self, model: Model, x: Tensor, coordinates: Coordinates) -> None:
+    def __init__(self, model: Model, x: Nested, coordinates: Coordinates) -> None:
         self.model, self.coordinates, self.rows = model, coordinates, RepeatedRows(x)
 
     def __call__(self, u: Tensor) -> Position:
@@ -145,10 +145,10 @@ class PriorPath:
 class RepeatedRows:
     """A batch as often as there are chains, made once for each number of them."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Nested) -> None:
         self.x, self.times, self.repeated = x, 1, x
 
-    def repeat(self, times: int) -> Tensor:
+    def repeat(self, times: int) -> Nested:
         if times != self.times:
             self.times, self.repeated = times, repeat(self.x, times)
         return self.repeated

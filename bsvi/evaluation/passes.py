@@ -7,7 +7,7 @@ and gathers one column per number, ordered by example id, whatever the order and
 import hashlib
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from bsvi.checks.identity import identify
 from bsvi.checks.trial import check_model, check_repeats
 from bsvi.evaluation.noise import Noise
+from bsvi.examples import Nested, Pick, check_axis, count, each, first, split, take, tensors, unpack
 from bsvi.model import Model
 from bsvi.objectives import check_input
 from bsvi.refine import PAPER_BATCH
 from bsvi.runs.store import Part, Record
 
 Progress = Callable[[int], None]
-Batches = Iterable[Any] | Tensor
+Batches = Iterable[Any] | Tensor  # batches, or all examples at once as a tensor, a dict or a named tuple
 NOT_KEYED = (
     "some random numbers came from torch's own generator (a posterior family without normal or uniform base noise, or a "
     "random layer), so the numbers depend on how the examples were batched; keep the batch size fixed to compare"
@@ -47,24 +48,27 @@ class ExampleTable:
 def tabulate(
     model: Model,
     batches: Batches,
-    function: Callable[[Tensor, Tensor], dict[str, Tensor]],
+    function: Callable[[Nested, Tensor], dict[str, Tensor]],
     question: dict[str, Any],
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
+    picks: tuple[Pick | None, Pick | None] = (None, None),
     **others: Any,
 ) -> ExampleTable:
     """``function(x, ids)`` of every batch, as one table.
 
     ``question``, and ``others`` such as a refinement or a function of the user's own, are what the numbers depend on besides
     model and data; with ``store``, finished examples are kept under them and not computed again. ``progress`` is called
-    after every batch with the number of examples done.
+    after every batch with the number of examples done. ``picks`` take x and ids out of a batch, see ``unpack``.
     """
     check_batches(batches)
     with evaluation_mode(model):
         check_model(model)
         record = None if store is None else Record(store, question | describe_model(model, **others))
         try:
-            return _tabulate(model, batches, function, record, int(question.get("seed", 0)), progress)
+            return _tabulate(
+                model, _name_examples(batches, *picks), function, record, int(question.get("seed", 0)), progress
+            )
         finally:
             if record is not None:
                 record.close()
@@ -78,8 +82,8 @@ def check_columns(table: ExampleTable, names: Iterable[str], store: str | PathLi
 
 def _tabulate(
     model: Model,
-    batches: Batches,
-    function: Callable[[Tensor, Tensor], dict[str, Tensor]],
+    batches: Iterator[tuple[Nested, Int64[Tensor, " batch"]]],
+    function: Callable[[Nested, Tensor], dict[str, Tensor]],
     record: Record | None,
     seed: int,
     progress: Progress | None,
@@ -87,8 +91,8 @@ def _tabulate(
     seen: set[int] = set()
     parts: list[Part] = [] if record is None else record.parts
     seconds, notes = 0.0, set[str]()
-    for x, ids in _name_examples(batches):
-        check_input(x, 1.0)
+    for x, ids in batches:
+        check_input(x, 1.0, model)
         names = ids.tolist()
         _check_new(names, seen)
         todo, crc = list(range(len(names))), []
@@ -97,7 +101,7 @@ def _tabulate(
             todo = [i for i in todo if not _is_done(record, names[i], crc[i])]
         if todo:
             begin, place = time.perf_counter(), torch.tensor(todo)
-            rows = _to_model(model, x[place.to(x.device)])
+            rows = _to_model(model, take(x, place))
             check_repeats(model, rows)
             values, keyed = _call(function, rows, ids[place], seed)
             spent, remarks = time.perf_counter() - begin, set() if keyed else {NOT_KEYED}
@@ -127,14 +131,15 @@ def _gather(parts: list[Part], seen: set[int], seconds: float, notes: set[str]) 
 
 
 def _call(
-    function: Callable[[Tensor, Tensor], dict[str, Tensor]], x: Tensor, ids: Tensor, seed: int
+    function: Callable[[Nested, Tensor], dict[str, Tensor]], x: Nested, ids: Tensor, seed: int
 ) -> tuple[dict[str, np.ndarray], bool]:
     """The function's values as float64 arrays, and whether torch's own generator was left alone."""
-    cuda = [x.device] if x.device.type == "cuda" else []
+    device = first(x).device
+    cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(int(Noise(ids[:1], seed).keys.item()))  # for noise that cannot be keyed: repeatable at least
         before = _generator_states(cuda)
-        values = function(x, ids.to(x.device))
+        values = function(x, ids.to(device))
         keyed = all(torch.equal(a, b) for a, b in zip(before, _generator_states(cuda), strict=True))
     return {name: value.detach().double().cpu().numpy() for name, value in values.items()}, keyed
 
@@ -143,19 +148,19 @@ def _generator_states(cuda: list[torch.device]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in cuda)]
 
 
-def _name_examples(batches: Batches) -> Iterator[tuple[Tensor, Int64[Tensor, " batch"]]]:
+def _name_examples(
+    batches: Batches, pick: Pick | None = None, name: Pick | None = None
+) -> Iterator[tuple[Nested, Int64[Tensor, " batch"]]]:
     """Each batch with ids on the CPU; positions where the batches bring none."""
     position = 0
-    for batch in batches.split(PAPER_BATCH) if isinstance(batches, Tensor) else batches:
-        x, ids = batch, None
-        if not isinstance(batch, Tensor):
-            x, ids = (batch.x, batch.ids) if hasattr(batch, "ids") else (*batch, None)[:2]
-        if not isinstance(x, Tensor):
-            raise TypeError(
-                f"batches must yield x, (x, ids) or objects with .x and .ids, got {type(x).__name__}; give tensors"
-            )
-        yield x, torch.arange(position, position + len(x)) if ids is None else _ids(ids, len(x))
-        position += len(x)
+    if isinstance(batches, Tensor | Mapping) or hasattr(batches, "_fields"):  # all examples at once
+        batches = split(batches, PAPER_BATCH)
+    for batch in batches:
+        x, ids = unpack(batch, pick, name)
+        check_axis(x)
+        examples = count(x)
+        yield x, torch.arange(position, position + examples) if ids is None else _ids(ids, examples)
+        position += examples
 
 
 def _ids(given: Any, count: int) -> Int64[Tensor, " batch"]:
@@ -167,7 +172,7 @@ def _ids(given: Any, count: int) -> Int64[Tensor, " batch"]:
     if ids is None or ids.shape != (count,) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         kind = type(given).__name__ if ids is None else f"{ids.dtype} {tuple(ids.shape)}"
         raise ValueError(
-            f"the second part of a batch is its ids, {count} whole numbers, one per example, got {kind} "
+            f"ids are {count} whole numbers, one per example, got {kind} "
             f"({_show_first(given)}); number the examples, or give batches of x alone"
         )
     if ids.dtype == torch.uint64 and (ids.view(torch.int64) < 0).any():
@@ -195,8 +200,7 @@ def _check_new(names: list[int], seen: set[int]) -> None:
     for name in names:
         if name in seen:
             raise ValueError(
-                f"example id {name} comes twice; the second part of a batch is its ids, and labels are no ids: give unique "
-                "ids, or batches of x alone, such as (x for x, y in batches)"
+                f"example id {name} comes twice, and labels are no ids; give unique ids, or batches of x alone: leave out ids="
             )
         seen.add(name)
 
@@ -211,14 +215,20 @@ def _is_done(record: Record, name: int, crc: int) -> bool:
     return known is not None
 
 
-def _checksums(x: Tensor) -> list[int]:
-    rows = x.detach().cpu().contiguous().reshape(len(x), -1)  # as bytes: numpy does not know bfloat16
-    return [zlib.crc32(row.view(torch.uint8).numpy().tobytes()) for row in rows]
+def _checksums(x: Nested) -> list[int]:
+    crc = [0] * count(x)
+    for name, tensor in tensors(x):
+        rows = tensor.detach().cpu().contiguous().reshape(len(tensor), -1)  # as bytes: numpy does not know bfloat16
+        start = 0 if name == "x" else zlib.crc32(f"{name} {tuple(tensor.shape[1:])}".encode())
+        crc = [
+            zlib.crc32(row.view(torch.uint8).numpy().tobytes(), start ^ old) for row, old in zip(rows, crc, strict=True)
+        ]
+    return crc
 
 
-def _to_model(model: Model, x: Tensor) -> Tensor:
+def _to_model(model: Model, x: Nested) -> Nested:
     parameter = next(iter(_parameters(model)), None)
-    return x if parameter is None else x.to(parameter.device)
+    return x if parameter is None else each(x, lambda tensor: tensor.to(parameter.device))
 
 
 def _parameters(model: Model) -> list[nn.Parameter]:

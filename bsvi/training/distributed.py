@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from bsvi.examples import Nested, count, take
 from bsvi.objectives import Estimate, Objective, check_input
 from bsvi.system import runtime
 from bsvi.training.shares import Part, SharedBound, SharedModel
@@ -98,15 +99,15 @@ class Ranks(Team):
                 find_unused_parameters=self.find_unused_parameters,
             )
 
-    def look(self, model: Any, objective: Objective, x: Tensor) -> float:
-        check_input(x, 1.0)  # the whole batch: all processes fail together
-        n = len(x)
+    def look(self, model: Any, objective: Objective, x: Nested) -> float:
+        check_input(x, 1.0, model)  # the whole batch: all processes fail together
+        n = count(x)
         start, stop = self.rank * n // self.size, (self.rank + 1) * n // self.size
         counts = stop > start
         if not counts:  # fewer examples than processes: one of them again, to draw as many random numbers as the others
             start, stop = 0, 1
         shared: Any = SharedModel(model, Part(start, stop, n, Sum.apply))
-        value = objective(shared, x[start:stop]).bound.sum().item()
+        value = objective(shared, take(x, slice(start, stop))).bound.sum().item()
         return value if counts else 0.0
 
     def agree(self, problem: Problem, asked: str, row: Tensor) -> tuple[Problem, str, Tensor]:

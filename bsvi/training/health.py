@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bsvi.buffer_weights import buffer_weight_average
+from bsvi.examples import count, spoilt
 from bsvi.objectives import Estimate, Objective
 from bsvi.training.team import Problem, Team
 
@@ -136,19 +137,18 @@ def problems(line: dict[str, Any]) -> list[str]:
     return found
 
 
-def check_batch(step: int, x: Any, ids: Tensor | None, split: str = "training") -> None:
+def check_batch(step: int, x: Any, ids: Tensor | None, model: Any, split: str = "training") -> None:
     """Raise NotFinite with the ids of the examples of x that hold NaN or infinity, if there are any."""
-    if text := bad_input(x, ids, split):
+    if text := bad_input(x, ids, model, split):
         raise NotFinite(f"step {step}: {text}")
 
 
-def bad_input(x: Any, ids: Tensor | None, split: str = "training") -> str:
+def bad_input(x: Any, ids: Tensor | None, model: Any, split: str = "training") -> str:
     """The examples of x that hold NaN or infinity, as a line; empty if there are none."""
-    if not (isinstance(x, Tensor) and x.ndim and x.is_floating_point()) or torch.isfinite(x).all():
+    if (bad := spoilt(x, missing=getattr(model, "nan_is_missing", False))) is None:
         return ""
-    bad = ~torch.isfinite(x).reshape(len(x), -1).all(1)
     return (
-        f"x holds NaN or infinity in {int(bad.sum())} of {len(x)} {split} examples, {named(ids, bad)}; clean the data"
+        f"x holds NaN or infinity in {int(bad.sum())} of {count(x)} {split} examples, {named(ids, bad)}; clean the data"
     )
 
 
@@ -164,7 +164,7 @@ def trouble(estimate: Estimate, norm: Tensor, model: Any, objective: Objective, 
             fine = fine & torch.isfinite(parameter.grad).all()
     if fine:  # the one moment of a step that waits for the device
         return None
-    text = bad_input(x, ids) or culprit(estimate, model, objective, ids)
+    text = bad_input(x, ids, model) or culprit(estimate, model, objective, ids)
     return bool(torch.isfinite(estimate.bound).all()), text
 
 

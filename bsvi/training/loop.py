@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bsvi.examples import Pick, unpack
 from bsvi.model import Model
 from bsvi.objectives import BadInput, Objective
 from bsvi.runs.folder import Run, RunError
@@ -17,7 +18,7 @@ from bsvi.system.signals import Signals
 from bsvi.training.health import ALONE, Meter, NotFinite, averages, check_batch, problems, step_sizes, trouble
 from bsvi.training.phases import Phase, check_phases, hand_over, phase_of
 from bsvi.training.state import Best, Looks, State, capture, infinite, make_optimizer, restore, size_limit
-from bsvi.training.streams import Stream, following, starting_at, unpack
+from bsvi.training.streams import Stream, following, starting_at
 from bsvi.training.team import Team
 from bsvi.training.validation import VALIDATION_SEED as VALIDATION_SEED
 from bsvi.training.validation import evaluating as evaluating
@@ -80,16 +81,21 @@ def train(
     watcher: Watcher = Watcher(),  # noqa: B008 - without state
     config: dict[str, Any] | None = None,
     team: Team = ALONE,
+    batch: Pick | None = None,
+    ids: Pick | None = None,
 ) -> Result:
     """Train ``model`` (a module that is a Model) in place; leave it with its best weights, and the objective with their pi.
 
     objective  what is learnt from; or a list of ``Phase``, which take turns. Early stopping and best weights are of the last one
-    batches  of training: an iterable that is cycled, or a function of the step at which to start. Each batch is x, or (x, ids).
+    batches  of training: an iterable that is cycled, or a function of the step at which to start. Each batch is x: a
+             tensor, or a nesting of dicts, tuples and lists of tensors; or an object with ``.x`` and ``.ids``.
              Resuming is exact if step s always sees the same batch: a list, or a function of the step; a loader that
              shuffles is not
     valid    of validation, the same every time; without it the last weights count as the best
     run      a run folder: metrics, checkpoints, and resuming from them
     config   what model.safetensors says of itself
+    batch    what of a batch is x, where it is more: ``batch=lambda b: b[0]`` for a loader of (x, y)
+    ids      what of a batch are the ids that messages name
     team     the processes that do this together (``joined`` of distributed), each with its equal share of every training
              batch, the whole of ``valid``, and the same model; the first one alone writes, prints and reads checkpoints
 
@@ -103,7 +109,7 @@ def train(
     """
     if isinstance(run, str | Path):
         with Run(run) if team.first else nullcontext() as opened:
-            return train(model, objective, batches, valid, settings, opened, watcher, config, team)
+            return train(model, objective, batches, valid, settings, opened, watcher, config, team, batch, ids)
     phases = objective if isinstance(objective, list) else [Phase("", objective, settings.steps)]
     if isinstance(objective, list):
         check_phases(phases, settings.steps)
@@ -144,7 +150,7 @@ def train(
             over = step >= phase.last
             last = over and phase is phases[-1]
             if valid is not None and looks.latest < step and (over or step % settings.valid_every == 0):
-                found = validate(model, phase.objective, valid, step, signals, team)
+                found = validate(model, phase.objective, valid, step, signals, team, batch, ids)
                 if found is None:  # a signal: it is looked at when the run is taken up again
                     stopped = team.word(signals.received)
                     break
@@ -171,18 +177,18 @@ def train(
                 bound_of = team.bound(model, phase.objective)
                 best, named = looks.begin_anew(), {"phase": phase.name}
 
-            x, ids = unpack(following(stream, step))
+            x, names = unpack(following(stream, step), batch, ids)
             beta = annealed(settings, step)
             try:
                 estimate = bound_of(x, beta)
             except BadInput:
-                check_batch(step + 1, x, ids)  # says which ids
+                check_batch(step + 1, x, names, model)  # says which ids
                 raise
             optimizer.zero_grad(set_to_none=True)
             estimate.loss.backward()
             clipped = [*model.parameters(), *inference_parameters(phase.objective)]
             norm = nn.utils.get_total_norm([p.grad for p in clipped if p.grad is not None])
-            problem = trouble(estimate, norm, model, phase.objective, x, ids)
+            problem = trouble(estimate, norm, model, phase.objective, x, names)
             asked = signals.received or ("time" if time.monotonic() - start > settings.time_limit else "")
             problem, asked, row = team.agree(problem, asked, averages(estimate, norm))
             if problem is not None:

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from bsvi.draws import Proposal, T, closed_form_kl
+from bsvi.examples import Nested, count, each
 from bsvi.model import Model
 from bsvi.objectives import BadInput, Estimate, Objective
 from bsvi.theta import ThetaRule
@@ -132,7 +133,7 @@ class SharedModel:
             finally:
                 self.inside = None
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Nested) -> Tensor:
         with self.entered(0):
             return self.model.encode(x)
 
@@ -144,7 +145,7 @@ class SharedModel:
         with self.entered(1):
             return sampler()
 
-    def log_lik(self, x: Tensor, z: Tensor) -> Tensor:
+    def log_lik(self, x: Nested, z: Tensor) -> Tensor:
         if self.inside is None:
             return self.model.log_lik(x, z)
         self.inside.__exit__(
@@ -168,7 +169,7 @@ class SharedRule(ThetaRule):
     def __post_init__(self) -> None:
         vars(self).update(attach=self.rule.attach, budget=self.rule.budget)
 
-    def __call__(self, model: Model, x: Tensor, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
+    def __call__(self, model: Model, x: Nested, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         if not isinstance(model, SharedModel):
             raise TypeError(f"a shared rule needs a shared model, got {type(model).__name__}")
         with model.entered(0):
@@ -195,15 +196,15 @@ class SharedBound(nn.Module):
         self.objective.theta = SharedRule(objective.theta)
         self.rank, self.size, self.sum = rank, size, sum_
 
-    def forward(self, x: Tensor, beta: float) -> Estimate:
-        n = len(x)
+    def forward(self, x: Nested, beta: float) -> Estimate:
+        n = count(x)
         shared: Any = SharedModel(self.model, Part(self.rank * n, (self.rank + 1) * n, self.size * n, self.sum))
         try:
             return self.objective(shared, x, beta)
         except (
             BadInput
         ):  # it is told when all processes have come to the end of the step; they must not wait for this one
-            estimate = self.objective(shared, x.nan_to_num(0.0, 0.0, 0.0), beta)
+            estimate = self.objective(shared, each(x, lambda part: part.nan_to_num(0.0, 0.0, 0.0)), beta)
             return replace(estimate, loss=estimate.loss * math.nan, bound=estimate.bound * math.nan)
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch import Tensor
-
 Stream = Callable[[int], Iterator[Any]] | Iterable[Any]  # a function of the step to start at, or batches to be cycled
 
 
@@ -42,11 +40,3 @@ def following(stream: Iterator[Any], step: int) -> Any:
         return next(stream)
     except StopIteration:
         raise ValueError(f"the batches ended after {step} steps; give an endless stream, or set steps={step}") from None
-
-
-def unpack(batch: Any) -> tuple[Tensor, Tensor | None]:
-    """x and its ids, if the batch has them."""
-    if isinstance(batch, Tensor):
-        return batch, None
-    x, *rest = batch
-    return x, rest[0] if rest else None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bsvi.examples import Nested
     from bsvi.objectives import Estimate, Objective
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class Team:
         """The objective as a function of x and beta, whose loss has the whole batch's gradient after backward."""
         return partial(objective, model)
 
-    def look(self, model: Any, objective: "Objective", x: "Tensor") -> float:
+    def look(self, model: Any, objective: "Objective", x: "Nested") -> float:
         """The sum of the bounds of this process's part of a validation batch."""
         return objective(model, x).bound.sum().item()
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from bsvi.data.batches import Batch
 from tests.oracles import FLOAT, PPCA
 
 
@@ -45,8 +46,8 @@ def data(model: PPCA, n: int, seed: int = 5) -> Tensor:
     return z @ W.T + model.b.detach() + model.sigma * torch.randn(n, len(W), generator=rng, dtype=FLOAT)
 
 
-def batches(x: Tensor, size: int, backwards: bool = False) -> list[tuple[Tensor, Tensor]]:
-    """(x, ids) in batches of a size, in order or backwards."""
+def batches(x: Tensor, size: int, backwards: bool = False) -> list[Batch]:
+    """x and ids in batches of a size, in order or backwards."""
     ids = torch.arange(len(x))
-    pairs = list(zip(x.split(size), ids.split(size), strict=True))
-    return [(a.flip(0), b.flip(0)) for a, b in reversed(pairs)] if backwards else pairs
+    pairs = list(map(Batch, x.split(size), ids.split(size)))
+    return [Batch(a.flip(0), b.flip(0)) for a, b in reversed(pairs)] if backwards else pairs

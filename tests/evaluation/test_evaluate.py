@@ -113,7 +113,7 @@ def test_batch_size_order_and_chunks_change_no_number(family):
         assert_same(evaluate(model, batches(x, size, backwards), chunk=chunk, **options), whole)
     alone = evaluate(model, batches(x, 1)[:8], **options)
     np.testing.assert_allclose(alone.log_likelihood.per_example, whole.log_likelihood.per_example[:8], atol=1e-4)
-    some = evaluate(model, [(x[10:13], range(10, 13))], **options)  # as one of many workers
+    some = evaluate(model, [x[10:13]], ids=lambda _: range(10, 13), **options)  # as one of many workers
     np.testing.assert_allclose(some.log_likelihood.per_example, whole.log_likelihood.per_example[10:13], atol=1e-4)
 
 
@@ -141,7 +141,7 @@ class Named:
         self.x, self.ids = x, ids
 
 
-def test_batches_may_be_tensors_pairs_or_objects_and_one_tensor_is_all():
+def test_batches_may_be_tensors_lists_of_one_or_objects_and_one_tensor_is_all():
     model, x = network()
     pairs = evaluate(model, batches(x, 20), k=3)
     assert_same(evaluate(model, [Named(*pair) for pair in batches(x, 20)], k=3), pairs)
@@ -206,10 +206,10 @@ def test_the_last_proposal_is_better_than_a_poor_encoders():
         ({"iwae": (0,)}, "iwae must be at least 1"),
         ({"chunk": 0}, "chunk must be at least 1"),
         ({"batches": []}, "no example"),
-        ({"batches": ["x"]}, "must yield"),
-        ({"batches": [(torch.zeros(3, 20), [1, 2])]}, "its ids, 3 whole numbers"),
-        ({"batches": [(torch.zeros(2, 20), [0.5, 1.5])]}, "its ids, 2 whole numbers"),
-        ({"batches": [(torch.zeros(3, 20), [1, 2, 1])]}, "id 1 comes twice"),
+        ({"batches": ["x"]}, "x must be a tensor, or dicts"),
+        ({"batches": [torch.zeros(3, 20)], "ids": lambda _: [1, 2]}, "ids are 3 whole numbers"),
+        ({"batches": [torch.zeros(2, 20)], "ids": lambda _: [0.5, 1.5]}, "ids are 2 whole numbers"),
+        ({"batches": [torch.zeros(3, 20)], "ids": lambda _: [1, 2, 1]}, "id 1 comes twice"),
         ({"batches": [torch.zeros(0, 20)]}, "at least one example"),
     ],
 )

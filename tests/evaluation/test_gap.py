@@ -59,7 +59,7 @@ def test_the_worst_examples_are_those_the_encoder_fails_on():
 
     model = Lapse(wider=0.2)
     x = data(model, 20)
-    gap = amortization_gap(model, [(x, torch.arange(100, 120))], steps=200, k=100)
+    gap = amortization_gap(model, [x], steps=200, k=100, ids=lambda _: torch.arange(100, 120))
     assert sorted(gap.worst(2)) == [103, 108]
     assert gap.summary()["worst"][0] == gap.worst(1)[0]
     assert gap.columns["amortization_gap"][3] > 1 > gap.columns["amortization_gap"][0]

@@ -20,6 +20,7 @@ from torch.distributions import Independent, Laplace, MultivariateNormal, Normal
 
 import bsvi
 from bsvi import SVI, VAE, AllDraws, Amortized, DiagonalGaussian, Last, Learned, Objective, Recomputed, Uniform, giwae
+from bsvi.data.batches import Batch
 from bsvi.draws import rsample_and_log_prob
 from bsvi.theta import LastDraw, Resampled
 
@@ -341,7 +342,7 @@ def test_scores_do_not_depend_on_store_chunk_batch_or_order(tmp_path_factory, ca
     x, k = case.x(), svi.steps
     whole = bsvi.evaluate(model, x, k=k, svi=svi, iwae=(4,), elbo_draws=4)
     order, store = torch.tensor(order), tmp_path_factory.mktemp("any") / "scores.jsonl"
-    pieces = [(x[ids], ids) for ids in order.split(size)]
+    pieces = [Batch(x[ids], ids) for ids in order.split(size)]
     first = bsvi.evaluate(model, pieces[:1], k=k, svi=svi, iwae=(4,), chunk=chunk, store=store, elbo_draws=4)
     assert len(first.ids) == min(size, BATCH)
     cut = bsvi.evaluate(model, pieces, k=k, svi=svi, iwae=(4,), chunk=chunk, store=store, elbo_draws=4)

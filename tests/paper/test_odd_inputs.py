@@ -136,19 +136,21 @@ def test_one_number_for_iwae_means_that_one():
         (np.arange(6, dtype=np.uint64) + np.uint64(2**63), "below 2**63, got uint64 (9223372036854775808"),
         (
             torch.tensor([7, 2, 3, 4, 5, 7]),
-            "id 7 comes twice; the second part of a batch is its ids, and labels are no",
+            "id 7 comes twice, and labels are no ids",
         ),
     ],
     ids=["strings", "numpy strings", "none", "bool", "uint64", "labels"],
 )
 def test_things_that_are_no_ids_are_named(ids, message):
     with pytest.raises(ValueError) as error:
-        bsvi.evaluate(scalar_model(), [(X, ids)], k=2)
+        bsvi.evaluate(scalar_model(), [X], k=2, ids=lambda _: ids)
     assert message in str(error.value) and "batches of x alone" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_small_uint64_ids_are_ids():
-    assert bsvi.evaluate(scalar_model(), [(X, np.arange(6, dtype=np.uint64))], k=2).ids.tolist() == list(range(6))
+    assert bsvi.evaluate(scalar_model(), X, k=2, ids=lambda _: np.arange(6, dtype=np.uint64)).ids.tolist() == list(
+        range(6)
+    )
 
 
 def test_a_family_without_rsample_is_named():

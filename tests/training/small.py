@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import bsvi
+from bsvi.data.batches import Batch
 from bsvi.runs.checkpoint import digest, unpack
 from bsvi.runs.folder import Run
 
@@ -29,7 +30,7 @@ def make(method="bsvi-pi", seed=0, k=2):
 def batches(count=5, size=8, seed=1):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, size, 6, generator=generator) + torch.linspace(-1, 1, 6)
-    return [(x[i], torch.arange(size) + 100 * i) for i in range(count)]
+    return [Batch(x[i], torch.arange(size) + 100 * i) for i in range(count)]
 
 
 VALID = batches(2, 10, seed=2)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import bsvi
+from bsvi.data.batches import Batch
 from bsvi.runs.checkpoint import pack, unpack
 from bsvi.runs.folder import Run
 from bsvi.training.health import NotFinite
@@ -234,7 +235,7 @@ def spoil(tensor, rows=(3,), value=math.nan):
 
 def bad_data(model, objective, value):
     return lambda step: iter(
-        [(spoil(x, value=value), ids) if i == 2 else (x, ids) for i, (x, ids) in enumerate(batches())]
+        [Batch(spoil(x, value=value), ids) if i == 2 else Batch(x, ids) for i, (x, ids) in enumerate(batches())]
     )
 
 
@@ -313,7 +314,7 @@ def test_nan_or_infinity_stops_before_any_parameter_or_checkpoint_takes_it_in(tm
 
 def test_nan_in_validation_images_is_told_with_their_ids():
     model, objective = make("bsvi")
-    bad = [(spoil(x, rows=(1, 4)), ids) for x, ids in VALID]
+    bad = [Batch(spoil(x, rows=(1, 4)), ids) for x, ids in VALID]
     with pytest.raises(
         NotFinite, match="step 6: x holds NaN or infinity in 2 of 10 validation examples, batch ids 1, 4"
     ):
