@@ -105,8 +105,11 @@ class Network(LazyModuleMixin, nn.Module):
     def begin(self, lambda_: Tensor) -> Tensor:
         return lambda_.new_zeros(0)
 
+    def see(self, gradient: Tensor) -> Tensor:
+        return gradient.detach()  # the stop of iterative inference: what the network sees is data
+
     def forward(self, i: int, lambda_: Tensor, gradient: Tensor, state: Tensor, q: Any) -> tuple[Tensor, Tensor]:
-        blocks = gradient.detach().unflatten(-1, (getattr(q, "blocks", 1), -1))
+        blocks = self.see(gradient).unflatten(-1, (getattr(q, "blocks", 1), -1))
         size = blocks.square().mean(-1, keepdim=True).sqrt() + TINY
         seen = torch.cat([lambda_, (blocks / size).flatten(-2)], dim=-1).to(self.read.dtype)
         new, gate = (

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from bsvi import SVI, giwae
+from bsvi.beyond.end_to_end import EndToEnd
+from bsvi.beyond.updates import Network
 from bsvi.objectives import Objective
 from tests.oracles import PPCA
 
@@ -71,3 +73,32 @@ def test_m_samples_per_step_weigh_as_their_average():
     assert estimate.trajectory.log_w.shape == (12, 1_000)
     averaged = giwae(estimate.trajectory.per_proposal(), Given()(4))
     torch.testing.assert_close(averaged, estimate.bound, rtol=0, atol=1e-12)
+
+
+def trained_rates(svi=T1_SVI):
+    """Rates that training might have left: each step and coordinate another, within the region where weights are bounded."""
+    walk = EndToEnd(svi).double()
+    with torch.no_grad():
+        walk.update.log_rates.add_(torch.tensor([[0.3], [-0.5], [0.1]]))
+    return walk
+
+
+def trained_network():
+    torch.manual_seed(1)
+    return EndToEnd(T1_SVI, Network(width=4, hidden=8), second_order=False).double()
+
+
+def check_unbiased_end_to_end():
+    check_unbiased(svi=trained_rates(), buffer_weight=Given(), n=N // 2)
+
+
+def test_trained_rates_leave_it_unbiased():
+    check_unbiased_end_to_end()
+
+
+def test_trained_rates_with_double_sampling_and_samples_leave_it_unbiased():
+    check_unbiased(svi=trained_rates(replace(T1_SVI, samples=2, double_sampling=True)), n=N // 2)
+
+
+def test_iterative_inference_leaves_it_unbiased():
+    check_unbiased(svi=trained_network(), n=N // 2)
