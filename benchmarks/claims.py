@@ -16,11 +16,11 @@ from typing import Any
 from scipy import stats
 
 from bsvi.report import archive
-from bsvi.report.claims import CLAIMS, MARGIN_OF_TIME, Line, check, verdict
-from bsvi.report.experiments import Experiment, group
+from bsvi.report.claims import CLAIMS, MARGIN_OF_TIME, ClaimResult, check_claims, reach_verdict
+from bsvi.report.experiments import ExperimentRuns, group_runs
 from bsvi.report.intervals import Interval
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import claims_table, left_out
+from bsvi.report.tables import describe_left_out, make_claims_table
 
 ORDER = ("omniglot-mlp", "fashion-mnist-mlp", "svhn-mlp", "omniglot-small")
 
@@ -28,15 +28,15 @@ ORDER = ("omniglot-mlp", "fashion-mnist-mlp", "svhn-mlp", "omniglot-small")
 def table(results: Path) -> str:
     """A row for each claim, a column for each experiment: difference, 95% interval, verdict."""
     known = [name for name in ORDER if (results / name / archive.NAME).exists()]
-    found: list[tuple[Experiment, list[Line]]] = []
+    found: list[tuple[ExperimentRuns, list[ClaimResult]]] = []
     for name in known:
-        with archive.unpacked(results / name) as runs:
-            (experiment,) = group(read_runs([runs])[0])
-        found.append((experiment, check(experiment)))
+        with archive.open_archive(results / name) as runs:
+            (experiment,) = group_runs(read_runs([runs])[0])
+        found.append((experiment, check_claims(experiment)))
     seeds = [len({run.seed for run in experiment.runs}) for experiment, _ in found]
     head = [f"{name} ({count} seeds)" for name, count in zip(known, seeds, strict=True)]
     rows = [["Claim", *head], ["---"] * (len(head) + 1)]
-    columns = [claims_table(*each).rows for each in found]
+    columns = [make_claims_table(*each).rows for each in found]
     for number, claim in enumerate(CLAIMS):
         cells = []
         for (_, checked), column, all_seeds in zip(found, columns, seeds, strict=True):
@@ -47,7 +47,7 @@ def table(results: Path) -> str:
     times = json.loads((results / "cost.json").read_text()) if (results / "cost.json").exists() else {}
     ratios = [times.get(name, {}).get("bsvi-sir", {}).get("to_svi", []) for name in known]
     rows.append(["The same, by the CPU time of updates in turn", *map(same_time, ratios)])
-    notes = [f"\n{experiment.name}: {note}\n" for experiment, _ in found for note in left_out(experiment)]
+    notes = [f"\n{experiment.name}: {note}\n" for experiment, _ in found for note in describe_left_out(experiment)]
     return lines(rows) + "".join(notes)
 
 
@@ -70,7 +70,7 @@ def judged(published: Path) -> dict[str, dict[str, Any]]:
     """What AIS gave, by the name of the run."""
     if not (published / archive.NAME).exists():
         return {}
-    with archive.unpacked(published) as runs:
+    with archive.open_archive(published) as runs:
         texts = {path.parent.name: path.read_text() for path in sorted(runs.glob("*/scores.json"))}
     return {name: next(iter(json.loads(text).values()))["ais"] for name, text in texts.items()}
 
@@ -98,7 +98,7 @@ def same_time(ratios: Sequence[float]) -> str:
         return "–: **not shown**"
     found = of_median([math.log(ratio) for ratio in ratios])
     shown = [f"{math.exp(value):.2f}" for value in (found.mean, found.low, found.high)]
-    return f"{shown[0]} [{shown[1]}, {shown[2]}]: **{verdict('close', found, MARGIN_OF_TIME)}**"
+    return f"{shown[0]} [{shown[1]}, {shown[2]}]: **{reach_verdict('close', found, MARGIN_OF_TIME)}**"
 
 
 def main() -> None:

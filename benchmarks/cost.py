@@ -21,11 +21,11 @@ from bsvi.bench.rounds import Case, interleaved
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.report import archive
-from bsvi.report.cells import mean_and_deviation
-from bsvi.report.experiments import Row, group
+from bsvi.report.cells import make_mean_cell
+from bsvi.report.experiments import Row, group_runs
 from bsvi.report.paper import LABELS
 from bsvi.report.runs import read_runs
-from bsvi.report.style import look, new_figure, styled, to_bytes
+from bsvi.report.style import find_look, new_figure, to_bytes, use_style
 from bsvi.system import runtime
 
 PLACES = {  # networks, and the shape and likelihood of their images
@@ -69,9 +69,9 @@ def rows_of(folder: Path, name: str) -> list[Row]:
     """The published runs of an experiment, one row per method."""
     if not (folder / archive.NAME).exists():
         return []
-    with archive.unpacked(folder) as place:
+    with archive.open_archive(folder) as place:
         runs, _ = read_runs([place])
-    return [row for experiment in group(runs) if experiment.name == name for row in experiment.rows]
+    return [row for experiment in group_runs(runs) if experiment.name == name for row in experiment.rows]
 
 
 def updates(row: Row) -> float:
@@ -94,14 +94,14 @@ def drawn(results: Path, times: dict[str, Any]) -> None:
         "training time, ratio to VAE | test log-likelihood (seeds) |",
         "|---|---|---|---|---|---|---|",
     ]
-    with styled():
+    with use_style():
         figure = new_figure(height=2.6 * len(known))
         panels = np.atleast_2d(figure.subplots(len(known), 2, sharey="row"))
         for pair, (name, rows) in zip(panels, known.items(), strict=True):
             usual = next(updates(row) for row in rows if row.method == "vae")
             longer = rows_of(results / "equal-time", name)
             for row, fill in [*((row, "full") for row in rows), *((row, "none") for row in longer)]:
-                cost, style, means = times[name][row.method], look(row.method), row.means("test", "log_likelihood")
+                cost, style, means = times[name][row.method], find_look(row.method), row.means("test", "log_likelihood")
                 training = cost["ratio"] * updates(row) / usual
                 spread = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
                 marker = {"fmt": style.marker, "color": style.colour, "fillstyle": fill, "markersize": 7}
@@ -111,7 +111,7 @@ def drawn(results: Path, times: dict[str, Any]) -> None:
                         axes.errorbar([at], [np.mean(means)], [spread], label=label, **marker)
                 lines.append(
                     f"| {name} | {LABELS[row.method]} | {updates(row):,.0f} | {cost['decoder_calls']} | {cost['ratio']:.1f} | "
-                    f"{training:.1f} | {mean_and_deviation(means).text} ({len(means)}) |"
+                    f"{training:.1f} | {make_mean_cell(means).text} ({len(means)}) |"
                 )
             pair[0].set_ylabel(f"{name}\nlog-likelihood")
             for axes, title in zip(pair, ("decoder calls per update", "training time / VAE's"), strict=True):

@@ -128,7 +128,7 @@ def rounded(text: str) -> str:
 def report(out: Path) -> None:
     """Write the page, the tables and the figures that about.json names, from the archive: what a reader can repeat."""
     shown = read(out / "about.json")["shown"]
-    with archive.unpacked(out) as runs:
+    with archive.open_archive(out) as runs:
         with contextlib.chdir(runs.parent):  # so that the tables name the run folders as runs/...
             made = make_report([Path(runs.name)], Path("report")).absolute().parent
         if shown["page"]:

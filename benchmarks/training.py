@@ -27,7 +27,7 @@ from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import EXPERIMENTS, Experiment
 from bsvi.runs.folder import Run
 from bsvi.training.health import Meter
-from bsvi.training.state import Looks, capture
+from bsvi.training.state import ValidationHistory, capture
 from bsvi.training.watch import Screen
 
 MLP = EXPERIMENTS["digits"].net.model_copy(update={"kind": "mlp"})
@@ -119,7 +119,7 @@ def saving(settings: Experiment, shape: tuple[int, int, int], folder: Path, time
         for step in range(times):
             start = time.perf_counter()
             run.log({"step": step})
-            if not run.save(step, *capture(model, objective, optimizer, Meter(), Looks(), 0.0, best)):
+            if not run.save(step, *capture(model, objective, optimizer, Meter(), ValidationHistory(), 0.0, best)):
                 raise SystemExit(f"saving failed: {run.warnings}")
             seconds.append(time.perf_counter() - start)
         size = run.checkpoints()[0].stat().st_size

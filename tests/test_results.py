@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import claims, publish
 from bsvi.report import archive
-from bsvi.report.claims import check
-from bsvi.report.experiments import group
-from bsvi.report.figures import progress
+from bsvi.report.claims import check_claims
+from bsvi.report.experiments import group_runs
+from bsvi.report.figures import draw_progress
 from bsvi.report.render import to_markdown
-from bsvi.report.run_tables import cost_table, runs_table
+from bsvi.report.run_tables import make_cost_table, make_runs_table
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import claims_table, differences_table, iwae_table, scores_table
+from bsvi.report.tables import make_claims_table, make_differences_table, make_iwae_table, make_scores_table
 from tests.report.made_runs import make_run
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -39,10 +39,10 @@ def sections(folder):
 def tables_of(experiment, compared):
     """Every table that the report makes of an experiment."""
     if compared:
-        yield claims_table(experiment, check(experiment))
-        yield differences_table(experiment)
-    yield from (scores_table(experiment, split) for split in experiment.splits())
-    yield from (iwae_table(experiment), cost_table(experiment), runs_table(experiment))
+        yield make_claims_table(experiment, check_claims(experiment))
+        yield make_differences_table(experiment)
+    yield from (make_scores_table(experiment, split) for split in experiment.splits())
+    yield from (make_iwae_table(experiment), make_cost_table(experiment), make_runs_table(experiment))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_published_tables_are_those_of_the_published_runs(folder, tmp_path, monk
     runs, warnings = read_runs([Path("runs")])
     assert runs and not warnings and all(run.state == "scored" for run in runs)
     compared = json.loads((folder / "about.json").read_text())["shown"]["page"]
-    found = [table for experiment in group(runs) for table in tables_of(experiment, compared)]
+    found = [table for experiment in group_runs(runs) for table in tables_of(experiment, compared)]
     made, shown = {table.name: to_markdown(table) for table in found if table}, sections(folder)
     assert set(shown) == set(made)
     for name in made:
@@ -81,7 +81,7 @@ def files_in(folder):
 
 
 def test_publishing_leaves_a_handful_of_files_from_which_the_report_is_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("bsvi.report.make.FIGURES", [progress])  # to be quick
+    monkeypatch.setattr("bsvi.report.make.FIGURES", [draw_progress])  # to be quick
     for method in ("vae", "bsvi"):
         make_run(tmp_path / "runs", method, 0, experiment="made", steps=100)
     unfinished = make_run(tmp_path / "runs", "svi", 0, experiment="made", steps=100)
@@ -106,7 +106,7 @@ def test_publishing_leaves_a_handful_of_files_from_which_the_report_is_made_agai
     assert about["left_out_unfinished"] == [unfinished.name]
     assert {name.split("-")[1] for name in sections(out)} == {"scores", "iwae", "cost", "runs"}
     text, packed = (out / "tables.md").read_text(), (out / archive.NAME).read_bytes()
-    with archive.unpacked(out) as again:  # publishing what is published changes nothing
+    with archive.open_archive(out) as again:  # publishing what is published changes nothing
         publish.publish(again, out, ["bsvi sweep"], about["shown"])
     assert (out / archive.NAME).read_bytes() == packed
     (out / "tables.md").unlink()
@@ -151,7 +151,7 @@ def test_published_runs_say_how_they_were_made(folder):
     *made, again = about["commands"]
     assert made and all(command.startswith("bsvi ") for command in made)
     assert again == f"./run python benchmarks/publish.py results/{folder.name}"
-    with archive.unpacked(folder) as runs:
+    with archive.open_archive(folder) as runs:
         configs = [json.loads(path.read_text()) for path in runs.glob("*/config.json")]
     assert len(configs) == about["runs"]
     for config in configs:
@@ -163,7 +163,7 @@ def test_results_are_few_and_small_and_name_no_place_of_a_machine():
     assert len(files) <= 80 and sum(path.stat().st_size for path in files) < 15e6
     named = {str(path): path.read_text() for path in files if path.suffix in (".json", ".md", ".html")}
     for folder in PUBLISHED:
-        with archive.unpacked(folder) as runs:
+        with archive.open_archive(folder) as runs:
             texts = [path for path in runs.rglob("*") if path.suffix in (".json", ".jsonl", ".txt")]
             named |= {f"{folder}: {path.relative_to(runs)}": path.read_text() for path in texts}
     assert len(named) > 600

@@ -6,11 +6,11 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.experiments.config import DATA_SETS, Experiment, differences
+from bsvi.experiments.config import DATA_SETS, Experiment, list_differences
 from bsvi.runs.folder import Run, RunError
 
 if TYPE_CHECKING:
-    from bsvi.experiments.build import Built
+    from bsvi.experiments.build import BuiltExperiment
 
 
 def stored_about(run: Run, experiment: Experiment) -> dict[str, Any] | None:
@@ -40,7 +40,7 @@ def changed_fields(run: Run, experiment: Experiment) -> list[str]:
     if moved(stored, experiment):
         data = experiment.data.model_copy(update={"name": stored["config"]["data"]["name"]})
         experiment = experiment.model_copy(update={"data": data})
-    return differences(stored["config"], experiment.model_dump(mode="json"))
+    return list_differences(stored["config"], experiment.model_dump(mode="json"))
 
 
 def moved(stored: dict[str, Any], experiment: Experiment) -> bool:
@@ -56,7 +56,7 @@ def moved(stored: dict[str, Any], experiment: Experiment) -> bool:
     return load_data(experiment).sha256 == stored["data"].get("sha256")
 
 
-def describe(experiment: Experiment, built: "Built", started: Any) -> dict[str, Any]:
+def describe(experiment: Experiment, built: "BuiltExperiment", started: Any) -> dict[str, Any]:
     """What config.json says: written before the first step."""
     from bsvi.experiments.build import describe_data
 
@@ -101,7 +101,7 @@ def check_same(run: Run, stored: dict[str, Any], about: dict[str, Any]) -> None:
     names = ("device", "threads", "processes")
     then = {"torch": stored["versions"].get("torch"), "processes": 1, **{n: stored[n] for n in names if n in stored}}
     now = {"torch": about["versions"]["torch"], **{name: about[name] for name in names}}
-    if changed := differences(then, now):
+    if changed := list_differences(then, now):
         run.warn(f"resumed with {'; '.join(changed)}: the result will not be bitwise that of one uninterrupted run")
 
 

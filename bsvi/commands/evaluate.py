@@ -10,11 +10,11 @@ from bsvi.commands.bar import Bar
 from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for_all, which
 from bsvi.experiments import batching
 from bsvi.runs import results
-from bsvi.runs.store import share_of
+from bsvi.runs.store import share_path
 from bsvi.system import runtime
 from bsvi.system.terminal import Parser
-from bsvi.training.team import Place, leave
-from bsvi.training.team import place as this_place
+from bsvi.training.team import Rank, end_process
+from bsvi.training.team import find_rank as this_place
 
 LARGEST = 1 << 63  # whole numbers beyond this fit no tensor
 
@@ -38,15 +38,15 @@ def main(words: list[str]) -> int:
     add_common(parser)
     arguments = parser.parse_args(words)
     place = this_place()
-    return leave(place, evaluate_at(place, arguments, words))
+    return end_process(place, evaluate_at(place, arguments, words))
 
 
-def evaluate_at(place: Place | None, arguments: argparse.Namespace, words: list[str]) -> int:
+def evaluate_at(place: Rank | None, arguments: argparse.Namespace, words: list[str]) -> int:
     """All of it, or a share and then what is left; returns the exit code."""
     share = which(arguments.share, arguments.processes, place)
     with waiting_for_all(place) as wait:
         draws = 5 * arguments.k if arguments.iwae is None else max(arguments.iwae, default=0)
-        costs = lambda svi: batching.evaluate_passes(arguments.k, draws, svi.samples)  # noqa: E731
+        costs = lambda svi: batching.count_evaluate_passes(arguments.k, draws, svi.samples)  # noqa: E731
         trained, split, progress, svi = prepare(arguments, arguments.split, costs)
         store = trained.folder / store_name(arguments, trained)
         if share is not None:
@@ -73,18 +73,18 @@ def do_share(
     if mine != []:
         with Bar(title, len(split) // share[1], quiet) as bar:
             options = {"k": arguments.k, "svi": svi, "iwae": arguments.iwae, "seed": arguments.seed}
-            evaluate(trained.inference, mine, store=share_of(store, *share), progress=bar.update, **options)
+            evaluate(trained.inference, mine, store=share_path(store, *share), progress=bar.update, **options)
     size = ais_batch(arguments, trained)
     few = share_batches(split.take(arguments.ais), size, share, trained.device) if arguments.ais else []
     if few != []:
-        ais(trained.model, few, seed=arguments.seed, store=share_of(ais_store(store), *share))
+        ais(trained.model, few, seed=arguments.seed, store=share_path(ais_store(store), *share))
 
 
 def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: Bar) -> int:
     """Evaluate what is not in the store yet; keep and print the numbers."""
     from bsvi.evaluation.evaluate import evaluate
 
-    results.read(trained.folder / "scores.json")  # what is damaged is told before the work, not after it
+    results.read_entry(trained.folder / "scores.json")  # what is damaged is told before the work, not after it
     with progress:
         scores = evaluate(
             trained.inference,
@@ -111,8 +111,8 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
     for warning in scores.warnings:
         print(f"  warning: {warning}")
     print(f"  per example: {own.with_suffix('.npz')}")
-    if own.name != results.name_of("evaluation", arguments.split, best):
-        print(f"  kept beside another result: scores.json and the report stay with {results.describe(best)}")
+    if own.name != results.make_name("evaluation", arguments.split, best):
+        print(f"  kept beside another result: scores.json and the report stay with {results.describe_entry(best)}")
     return 0
 
 
@@ -133,7 +133,7 @@ def keep(folder: Path, split: str, scores: Any, about: dict[str, Any]) -> tuple[
 
     arrays = io.BytesIO()
     np.savez_compressed(arrays, ids=scores.ids, **scores.columns)
-    return results.keep(folder, split, scores.summary(**about), arrays.getvalue())
+    return results.keep_scores(folder, split, scores.summary(**about), arrays.getvalue())
 
 
 def store_name(arguments: argparse.Namespace, trained: Any) -> str:
@@ -143,7 +143,7 @@ def store_name(arguments: argparse.Namespace, trained: Any) -> str:
 
 
 def ais_batch(arguments: argparse.Namespace, trained: Any) -> int:
-    return min(arguments.batch_size, size_for(batching.ais_passes(), arguments, trained))
+    return min(arguments.batch_size, size_for(batching.count_ais_passes(), arguments, trained))
 
 
 def ais_store(store: Path) -> Path:
@@ -246,7 +246,7 @@ def size_for(passes: int, arguments: argparse.Namespace, trained: Any) -> int:
     """Images of a batch that ends within seconds."""
     threads = arguments.threads or runtime.cores() // getattr(arguments, "processes", 1)
     image = trained.model.decoder.image
-    return batching.batch_size(trained.experiment.net, image, passes, threads, trained.device.type)
+    return batching.choose_batch_size(trained.experiment.net, image, passes, threads, trained.device.type)
 
 
 def batches(split: Any, size: int, device: Any) -> Any:

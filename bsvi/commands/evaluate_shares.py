@@ -18,15 +18,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bsvi.runs.store import LIMIT, share_of
+from bsvi.runs.store import LIMIT, share_path
 from bsvi.system.files import read_bytes
 from bsvi.system.runtime import cores
-from bsvi.training.team import Place, end_with_parent
+from bsvi.training.team import Rank, end_with_parent
 
 PATIENCE = timedelta(days=7)  # the first process may have to wait for the slowest share
 
 
-def which(text: str | None, processes: int, place: Place | None) -> tuple[int, int] | None:
+def which(text: str | None, processes: int, place: Rank | None) -> tuple[int, int] | None:
     """The share (number from 1, count) that this process has to do, if it has one."""
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")
@@ -57,15 +57,15 @@ def share_batches(split: Any, batch_size: int, share: tuple[int, int], device: A
 
 
 @contextlib.contextmanager
-def waiting_for_all(place: Place | None) -> Iterator[Callable[[], object]]:
+def waiting_for_all(place: Rank | None) -> Iterator[Callable[[], object]]:
     """A function that returns when all processes of a torchrun have called it; nothing to wait for without one."""
     if place is None:
         yield lambda: None
         return
-    from bsvi.training.distributed import joined
+    from bsvi.training.distributed import join_processes
 
-    with joined(place, "cpu", PATIENCE) as team:  # they exchange no tensors, so gloo will do for GPUs too
-        yield lambda: team.total(0.0)
+    with join_processes(place, "cpu", PATIENCE) as team:  # they exchange no tensors, so gloo will do for GPUs too
+        yield lambda: team.sum_over_processes(0.0)
 
 
 def run_shares(words: list[str], arguments: argparse.Namespace, store: Path, images: int, bar: Any) -> None:
@@ -131,5 +131,5 @@ def finished_batches(store: Path, count: int) -> int:
     lines = 0
     for number in range(1, count + 1):
         with contextlib.suppress(OSError):
-            lines += max(0, read_bytes(share_of(store, number, count), LIMIT).count(b"\n") - 1)
+            lines += max(0, read_bytes(share_path(store, number, count), LIMIT).count(b"\n") - 1)
     return lines

@@ -28,9 +28,9 @@ def main(words: list[str]) -> int:
     from bsvi.experiments import pictures
 
     trained, split, progress, _ = prepare(
-        arguments, "test", lambda _: batching.gap_passes(arguments.k, arguments.steps)
+        arguments, "test", lambda _: batching.count_gap_passes(arguments.k, arguments.steps)
     )
-    results.read(trained.folder / "gap.json")  # what is damaged is told before the work, not after it
+    results.read_entry(trained.folder / "gap.json")  # what is damaged is told before the work, not after it
     with progress:
         gap = amortization_gap(
             trained.inference,
@@ -47,16 +47,16 @@ def main(words: list[str]) -> int:
     asked = {"k": arguments.k, "steps": arguments.steps, "seed": arguments.seed, "checkpoint_step": trained.step}
     asked |= {"trained_steps": trained.steps} if trained.steps else {}
     own, best = results.keep_gap(trained.folder, {**asked, **gap.summary()})
-    largest = own.name == results.name_of("gap", "test", best)
+    largest = own.name == results.make_name("gap", "test", best)
     worst = gap.worst(min(arguments.worst, len(split)))
     at = torch.tensor([split.ids.tolist().index(i) for i in worst])
     name = "gap-worst" if largest else f"{own.stem}-worst"
-    sheet = pictures.write(trained.folder / name, split.grey(at)[None], trained.folder)
+    sheet = pictures.write_grid(trained.folder / name, split.grey(at)[None], trained.folder)
     print(f"  worst images (ids {', '.join(map(str, worst[:10]))}): {sheet}")
     for warning in gap.warnings:
         print(f"  warning: {warning}")
     if not largest:
-        print(f"  {own.name}, beside another result: gap.json stays with {results.describe(best)}")
+        print(f"  {own.name}, beside another result: gap.json stays with {results.describe_entry(best)}")
     return 0
 
 

@@ -121,7 +121,7 @@ def make(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan
     first = next(iter(commands.values()))
     started: Any = start(name, first, arguments.clock) if here else None  # a missing GPU is told at once
 
-    from bsvi.experiments.batching import batch_size, evaluate_passes
+    from bsvi.experiments.batching import choose_batch_size, count_evaluate_passes
     from bsvi.planning.counting import count_all, priced
     from bsvi.planning.pace import measure
     from bsvi.planning.plan import Evaluation, images_of, make_plan
@@ -138,8 +138,8 @@ def make(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan
         pace, where, basis = priced(e, images, device, counts), str(device), "counted"
     else:
         clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
-        passes = evaluate_passes(arguments.k, draws, e.svi.samples)
-        rows = batch_size(e.net, images.shape[1:], passes, started.threads, name)
+        passes = count_evaluate_passes(arguments.k, draws, e.svi.samples)
+        rows = choose_batch_size(e.net, images.shape[1:], passes, started.threads, name)
         pace, basis = measure(e, images, experiments, started, arguments.measure, clock, say, rows), "measured"
         where = f"{name} of this machine, {started.threads} threads, compile {started.compile}, {arguments.clock} time"
     seconds = {method: pace.of(one, images, evaluation) for method, one in experiments.items()}

@@ -35,8 +35,8 @@ def main(words: list[str]) -> int:
     if run.steps:
         print(f"latents of test images: the mean of q after the {run.steps} steps that were trained with the model")
     test = run.data(arguments.data_dir, arguments.data_name).test
-    for name, images in pictures.gallery(
+    for name, images in pictures.draw_gallery(
         run.inference, test, arguments.rows, arguments.columns, arguments.seed
     ).items():
-        print(pictures.write(out / name, images, within))
+        print(pictures.write_grid(out / name, images, within))
     return 0

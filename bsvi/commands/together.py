@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from bsvi.training.team import Place, Team
+from bsvi.training.team import Rank, Team
 
 SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
 GRACE = 10.0  # seconds that the first of several processes has to tell why all end
@@ -18,7 +18,7 @@ class Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def stopped_at_once(place: Place | None) -> Iterator[None]:
+def stopped_at_once(place: Rank | None) -> Iterator[None]:
     """Within this context the signals that end a run raise Stopped.
 
     One of several processes just dies of SIGTERM and SIGINT: it may be waiting for the others, deep inside a library.
@@ -40,7 +40,7 @@ def stopped_at_once(place: Place | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard(place: Place | None) -> Iterator[None]:
+def heard(place: Rank | None) -> Iterator[None]:
     """Of several processes the first one tells what all have met; the others end with the same code, silently, after it.
 
     torchrun ends all as soon as it sees one that has ended: were that a silent one, nobody would tell the user.
@@ -49,7 +49,7 @@ def heard(place: Place | None) -> Iterator[None]:
         yield
     except (ValueError, RuntimeError, ArithmeticError, SystemExit) as error:
         name = type(error).__name__
-        if place is None or place.rank == 0 or name not in ("Elsewhere", "NotFinite", "RunError", "SystemExit"):
+        if place is None or place.rank == 0 or name not in ("FailedElsewhere", "NotFinite", "RunError", "SystemExit"):
             raise
         code = error.code if isinstance(error, SystemExit) else 3 if name == "NotFinite" else 1
         if code:
@@ -71,7 +71,7 @@ def told(team: Team) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silent(place: Place | None) -> Iterator[None]:
+def silent(place: Rank | None) -> Iterator[None]:
     """Within this context only the first of several processes prints."""
     if place is None or place.rank == 0:
         yield
@@ -80,10 +80,10 @@ def silent(place: Place | None) -> Iterator[None]:
         yield
 
 
-def joined(place: Place | None, device: str) -> contextlib.AbstractContextManager[Team]:
+def joined(place: Rank | None, device: str) -> contextlib.AbstractContextManager[Team]:
     """This process alone, or together with the others that torchrun has started."""
     if place is None:
         return contextlib.nullcontext(Team())
     from bsvi.training import distributed
 
-    return distributed.joined(place, device)
+    return distributed.join_processes(place, device)

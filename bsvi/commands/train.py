@@ -14,16 +14,16 @@ from bsvi.commands.train_start import begin, check_words, default_folder
 from bsvi.experiments.config import Experiment
 from bsvi.runs.folder import Run, RunError
 from bsvi.system import runtime
-from bsvi.training.team import Place, Team, leave
-from bsvi.training.team import place as this_place
+from bsvi.training.team import Rank, Team, end_process
+from bsvi.training.team import find_rank as this_place
 
 
 def main(words: list[str]) -> int:
     place = this_place()
-    return leave(place, train_at(place, words))
+    return end_process(place, train_at(place, words))
 
 
-def train_at(place: Place | None, words: list[str]) -> int:
+def train_at(place: Rank | None, words: list[str]) -> int:
     """Train alone, or as one of several processes; returns the exit code."""
     try:
         with stopped_at_once(place), heard(place):
@@ -33,18 +33,18 @@ def train_at(place: Place | None, words: list[str]) -> int:
             check_shares(experiment, place)
             with joined(place, command.device) as team, contextlib.ExitStack() as held:
                 run = Run(command.fork or command.out or default_folder(experiment))
-                if team.found(lambda: finished_before(run, experiment)):
+                if team.run_on_first(lambda: finished_before(run, experiment)):
                     return 0
-                team.found(lambda: check_words(command, run))
+                team.run_on_first(lambda: check_words(command, run))
                 taken: list[Run] = []
 
                 def take() -> None:
                     if not taken:
                         taken.append(held.enter_context(run))
 
-                if team.found(lambda: os.path.lexists(run.folder / "lock")):
+                if team.run_on_first(lambda: os.path.lexists(run.folder / "lock")):
                     # before torch is imported, where one process trains alone: a second one is refused at once
-                    team.found(take)
+                    team.run_on_first(take)
                 return train_in(run, command, experiment, team, take)
     except Stopped as stopped:
         if place is None or place.rank == 0:
@@ -52,7 +52,7 @@ def train_at(place: Place | None, words: list[str]) -> int:
         return SIGNAL_CODES[str(stopped)]
 
 
-def check_shares(experiment: Experiment, place: Place | None) -> None:
+def check_shares(experiment: Experiment, place: Rank | None) -> None:
     """RunError unless every process gets an equal share of each batch, and no example depends on another's."""
     if place is None:
         return
@@ -77,7 +77,7 @@ def finished_before(run: Run, experiment: Experiment) -> bool:
 
 def train_in(run: Run, command: Command, experiment: Experiment, team: Team, take: Callable[[], None]) -> int:
     """Train in a run folder that this process, or the first of its team, owns or will ``take``; returns the exit code."""
-    team.found(lambda: stored_about(run, experiment))
+    team.run_on_first(lambda: stored_about(run, experiment))
 
     from bsvi.experiments import build as experiments
     from bsvi.training.loop import NotFinite, Watcher, train
@@ -85,9 +85,11 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
 
     started = runtime.start(runtime.Runtime(command.device, command.threads, command.compile))
     quiet = command.quiet or not team.first
-    built = team.in_turn(lambda: experiments.build(experiment, started.device, command.data_dir, progress=not quiet))
+    built = team.load_in_turn(
+        lambda: experiments.build(experiment, started.device, command.data_dir, progress=not quiet)
+    )
     built = replace(built, rank=team.rank, size=team.size)
-    about = team.found(lambda: begin(run, command, experiment, built, started, take))
+    about = team.run_on_first(lambda: begin(run, command, experiment, built, started, take))
     title = f"{experiment.experiment} {experiment.phases or experiment.method} seed {experiment.seed}"
     settings = built.training(time_limit=command.time_limit, save_every=command.save_every)
     words = (built.batches, built.valid, settings)
@@ -131,11 +133,11 @@ def say(run: Run, line: str) -> None:
 
 def make_loggers(command: Command, run: Run, about: dict[str, Any]) -> list[Any]:
     """TensorBoard where it is installed, wandb where it is asked for."""
-    from bsvi.experiments.build import reconstructions
+    from bsvi.experiments.build import reconstruct
     from bsvi.training.watch import TensorBoard, Wandb
 
     if command.logger == "wandb":
         return [Wandb(run.folder, about)]
     if command.logger == "tensorboard" and importlib.util.find_spec("tensorboard") is not None:
-        return [TensorBoard(run.folder, reconstructions)]
+        return [TensorBoard(run.folder, reconstruct)]
     return []

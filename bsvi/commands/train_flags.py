@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import BaseModel, Field, ValidationError
 from tyro.conf import arg
 
-from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Data, Experiment, first_problem, read_toml, update
+from bsvi.experiments.config import (
+    DATA_SETS,
+    EXPERIMENTS,
+    Data,
+    Experiment,
+    describe_first_problem,
+    read_toml,
+    update_experiment,
+)
 from bsvi.experiments.own_images import choose
 from bsvi.runs.folder import Run, RunError
 
@@ -59,7 +67,7 @@ def parse(words: list[str], verb: str = "train") -> Command:
         stored = Run(folder).read("config.json", "config")
         if stored is None:
             raise RunError(f"{folder} holds no config.json; name a run folder, or start one with bsvi train EXPERIMENT")
-        base, words = update(EXPERIMENTS["digits"], stored["config"], str(folder / "config.json")), words[2:]
+        base, words = update_experiment(EXPERIMENTS["digits"], stored["config"], str(folder / "config.json")), words[2:]
         base = at_its_place(base, stored.get("data"))
         return flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN", refuse)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
@@ -130,7 +138,7 @@ def flags(base: Experiment, words: list[str], program: str, refuse: Callable[[st
         with contextlib.redirect_stderr(said):
             command = tyro.cli(Command, args=words, default=default, prog=program, config=(tyro.conf.AvoidSubcommands,))
     except ValidationError as error:
-        refuse(f"{first_problem(error)}; {program} --help says what fits")
+        refuse(f"{describe_first_problem(error)}; {program} --help says what fits")
     except SystemExit as left:
         if not left.code:
             raise

@@ -16,7 +16,7 @@ from bsvi.system.files import printable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bsvi.experiments.build import Built
+    from bsvi.experiments.build import BuiltExperiment
 
     Found = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -46,7 +46,7 @@ def check_words(command: Command, run: Run) -> None:
 
 
 def begin(
-    run: Run, command: Command, experiment: Experiment, built: "Built", started: Any, take: Callable[[], None]
+    run: Run, command: Command, experiment: Experiment, built: "BuiltExperiment", started: Any, take: Callable[[], None]
 ) -> dict[str, Any]:
     """Check all there is to check, ``take`` the folder, and write config.json unless it is there; returns what it says."""
     stored, about = stored_about(run, experiment), describe(experiment, built, started)
@@ -82,7 +82,7 @@ def begin(
     return about
 
 
-def check_unclaimed(run: Run, built: "Built", begun: bool) -> None:
+def check_unclaimed(run: Run, built: "BuiltExperiment", begun: bool) -> None:
     """RunError where a folder without config.json holds another run, or one that cannot be told from another."""
     from bsvi.training.state import size_limit
 
@@ -99,7 +99,7 @@ def check_unclaimed(run: Run, built: "Built", begun: bool) -> None:
         )
 
 
-def find_fork(run: Run, source: Run, built: "Built") -> "Found":
+def find_fork(run: Run, source: Run, built: "BuiltExperiment") -> "Found":
     """The newest whole checkpoint of another run, which fits these networks."""
     from bsvi.training.state import check_fit, make_optimizer, size_limit
 
@@ -115,7 +115,7 @@ def find_fork(run: Run, source: Run, built: "Built") -> "Found":
     return found
 
 
-def take_weights(source: Run, built: "Built") -> "tuple[Found, str, int]":
+def take_weights(source: Run, built: "BuiltExperiment") -> "tuple[Found, str, int]":
     """A run's best weights (or those of a shared file) as the state of a run that has not taken a step; method and step.
 
     Optimiser, buffer weights, random state and early stopping are those of a new run.
@@ -124,7 +124,7 @@ def take_weights(source: Run, built: "Built") -> "tuple[Found, str, int]":
 
     from bsvi.experiments.trained import load_trained
     from bsvi.training.health import Meter
-    from bsvi.training.state import Best, Looks, capture, check_fit, make_optimizer
+    from bsvi.training.state import Best, ValidationHistory, capture, check_fit, make_optimizer
 
     with torch.random.fork_rng(devices=[built.device] if built.device.type == "cuda" else []):
         trained = load_trained(source.folder, built.device)  # which draws from the random state
@@ -136,7 +136,7 @@ def take_weights(source: Run, built: "Built") -> "tuple[Found, str, int]":
         )
     objective = built.objective_at(0)
     optimizer = make_optimizer(built.model, objective)
-    tensors, scalars = capture(built.model, objective, optimizer, Meter(), Looks(), 0.0, Best())
+    tensors, scalars = capture(built.model, objective, optimizer, Meter(), ValidationHistory(), 0.0, Best())
     tensors = {name: value for name, value in tensors.items() if not name.startswith("model.")}
     tensors |= {f"model.{name}": value for name, value in trained.model.state_dict().items()}
     check_fit(tensors, built.model, objective, optimizer)
@@ -157,9 +157,9 @@ def check_origin(run: Run, stored: dict[str, Any], source: Run) -> None:
 def origin_of(source: Run, found: "Found", how: str, method: str | None, step: int) -> dict[str, Any]:
     """What config.json says of the run that this one goes on from; no part of the run's identity."""
     from bsvi.runs.checkpoint import digest
-    from bsvi.training.state import part
+    from bsvi.training.state import select_prefix
 
-    weights = digest(part(found[0], "model."))
+    weights = digest(select_prefix(found[0], "model."))
     return {"folder": str(source.folder.absolute()), "step": step, "weights": weights, "method": method, "how": how}
 
 

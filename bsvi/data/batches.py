@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float32, Int64, UInt64
 from torch import Tensor
 
-from bsvi.data.counter import example_keys, order, uniforms
+from bsvi.data.counter import draw_uniforms, make_example_keys, shuffle_positions
 from bsvi.data.dataset import Split
 
 # The published seed with which validation and test images are binarised, the same for all methods and all runs.
@@ -62,7 +62,7 @@ def training_batches(
     if start_step < 0:
         raise ValueError(f"start_step must be at least 0, got {start_step}")
     part = batch_size // world_size
-    return _stream(split, seed, range(rank * part, (rank + 1) * part), batch_size, start_step, steps, device)
+    return _generate(split, seed, range(rank * part, (rank + 1) * part), batch_size, start_step, steps, device)
 
 
 def evaluation_batches(
@@ -97,13 +97,13 @@ def visit(
     ids = split.ids[index]
     x = split.grey(index)
     if split.binarise:
-        x = _binarise(x, example_keys(ids.numpy(), seed, _NOISE, _SPLIT_WORD[split.name], epoch))
+        x = _binarise(x, make_example_keys(ids.numpy(), seed, _NOISE, _SPLIT_WORD[split.name], epoch))
     if device is not None:
         x, ids = x.to(device, non_blocking=True), ids.to(device, non_blocking=True)
     return Batch(x, ids)
 
 
-def _stream(
+def _generate(
     split: Split,
     seed: int,
     part: range,
@@ -118,7 +118,7 @@ def _stream(
         first, last = step * batch_size + part.start, step * batch_size + part.stop
         for epoch in range(first // n, (last - 1) // n + 1):
             if epoch != known_epoch:
-                known_order = order(split.ids.numpy(), seed, _ORDER, _SPLIT_WORD[split.name], epoch)
+                known_order = shuffle_positions(split.ids.numpy(), seed, _ORDER, _SPLIT_WORD[split.name], epoch)
                 known_epoch = epoch
             start = epoch * n
             positions = known_order[max(first - start, 0) : min(last - start, n)]
@@ -135,7 +135,7 @@ def _binarise(
 ) -> Float32[Tensor, "batch 1 height width"]:
     # u < p with u in [0, 1): a pixel of grey value 0 is never drawn and one of grey value 1 always is
     flat = grey.numpy().reshape(len(keys), -1)
-    drawn = (uniforms(keys, flat.shape[1]) < flat).astype(np.float32)
+    drawn = (draw_uniforms(keys, flat.shape[1]) < flat).astype(np.float32)
     return torch.from_numpy(drawn).reshape(grey.shape)
 
 

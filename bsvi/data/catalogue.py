@@ -12,9 +12,9 @@ from bsvi.data.digits import load_digits
 from bsvi.data.download import SOURCES, Unavailable, data_folder, find, obtain
 from bsvi.data.fashion_mnist import load_fashion_mnist
 from bsvi.data.idx import read_idx_images
-from bsvi.data.integrity import file_hash, record, recorded
+from bsvi.data.integrity import file_hash, read_record, write_record
 from bsvi.data.omniglot import load_omniglot
-from bsvi.data.own_images import load_own_images, own_files
+from bsvi.data.own_images import list_own_files, load_own_images
 from bsvi.data.svhn import load_svhn
 from bsvi.system.files import printable
 
@@ -90,7 +90,7 @@ def _files(name: str, data_dir: Path | str | None, extra: bool, download: bool, 
 
 
 @dataclass(frozen=True)
-class Row:
+class DatasetEntry:
     """One line of `bsvi data list`."""
 
     name: str
@@ -99,7 +99,7 @@ class Row:
     here: str  # "yes", "no", or the files that are missing
 
 
-def list_datasets(data_dir: Path | str | None = None) -> list[Row]:
+def list_datasets(data_dir: Path | str | None = None) -> list[DatasetEntry]:
     """Return what data sets there are and which are here.
 
     >>> list_datasets()[0].name, list_datasets()[0].here
@@ -109,7 +109,7 @@ def list_datasets(data_dir: Path | str | None = None) -> list[Row]:
     for name, sources in SOURCES.items():
         missing = [source.file for source in sources if find(name, source.file, data_dir) is None]
         here = "yes" if not missing else "no" if len(missing) == len(sources) else f"without {', '.join(missing)}"
-        rows.append(Row(name, *_ABOUT[name], here))
+        rows.append(DatasetEntry(name, *_ABOUT[name], here))
     return rows
 
 
@@ -142,7 +142,7 @@ class SplitReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class DataReport:
     """What `bsvi data check` shows; `str()` of it is the text."""
 
     name: str
@@ -176,7 +176,7 @@ def check(
     contact_sheet: Path | str | None = None,
     record_hashes: bool = False,
     **options: Any,
-) -> Report:
+) -> DataReport:
     """Return counts, ranges and hashes of a data set that is here, after reading all of it; nothing is downloaded.
 
     `contact_sheet` is where to write a PNG of its images, never among them; `record_hashes` writes the files' SHA-256
@@ -188,11 +188,11 @@ def check(
     extra = extra and (name != "svhn" or find("svhn", "extra_32x32.mat", data_dir) is not None)
     dataset = load(name, data_dir, extra=extra, download=False, **options)
     named = name in SOURCES
-    files = _files(name, data_dir, extra, False, False) if named else own_files(Path(name))
+    files = _files(name, data_dir, extra, False, False) if named else list_own_files(Path(name))
     if record_hashes:
         folders = {path.parent for path in files} if named or not Path(name).is_dir() else {Path(name)}
         for folder in folders:
-            record([path for path in files if path.is_relative_to(folder)], folder)
+            write_record([path for path in files if path.is_relative_to(folder)], folder)
     splits = []
     for split in dataset.splits:
         low, high = (float(end) / split.levels for end in split.images.aminmax())
@@ -201,7 +201,7 @@ def check(
         )
     sheet = write_contact_sheet(dataset, Path(contact_sheet)) if contact_sheet is not None else None
     reports = tuple(_file_report(name, path, Path(name)) for path in files)
-    return Report(dataset.name, dataset.shape, dataset.likelihood, dataset.sha256, tuple(splits), reports, sheet)
+    return DataReport(dataset.name, dataset.shape, dataset.likelihood, dataset.sha256, tuple(splits), reports, sheet)
 
 
 def _check_beside(sheet: Path, name: str, data_dir: Path | str | None) -> None:
@@ -224,7 +224,9 @@ def _file_report(name: str, path: Path, top: Path) -> FileReport:
     elif source is not None:
         known_as.append("not the public file")
     folder = top if top.is_dir() and path.is_relative_to(top) else path.parent
-    known_as.append("hash recorded" if path.relative_to(folder).as_posix() in recorded(folder) else "hash not recorded")
+    known_as.append(
+        "hash recorded" if path.relative_to(folder).as_posix() in read_record(folder) else "hash not recorded"
+    )
     return FileReport(path, path.stat().st_size, file_hash(path), ", ".join(known_as))
 
 

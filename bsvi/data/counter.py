@@ -26,10 +26,10 @@ def mix(words: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
     return words
 
 
-def key(*words: int) -> int:
+def make_key(*words: int) -> int:
     """Return one 64-bit key for a tuple of integers; the order of the words matters.
 
-    >>> key(1, 2) == key(1, 2), key(1, 2) == key(2, 1)
+    >>> make_key(1, 2) == make_key(1, 2), make_key(1, 2) == make_key(2, 1)
     (True, False)
     """
     state = np.zeros(1, np.uint64)
@@ -40,21 +40,21 @@ def key(*words: int) -> int:
     return int(state[0])
 
 
-def example_keys(ids: Int64[np.ndarray, " n"], *words: int) -> UInt64[np.ndarray, " n"]:
+def make_example_keys(ids: Int64[np.ndarray, " n"], *words: int) -> UInt64[np.ndarray, " n"]:
     """Return one 64-bit key per example, a function of the words and of that example's id alone."""
-    return mix(mix(ids.astype(np.uint64) + GOLDEN) ^ np.uint64(key(*words)))
+    return mix(mix(ids.astype(np.uint64) + GOLDEN) ^ np.uint64(make_key(*words)))
 
 
-def order(ids: Int64[np.ndarray, " n"], *words: int) -> Int64[np.ndarray, " n"]:
+def shuffle_positions(ids: Int64[np.ndarray, " n"], *words: int) -> Int64[np.ndarray, " n"]:
     """Return a random order of the positions 0..n-1; which of two examples comes first depends on their ids alone.
 
-    >>> order(np.arange(5), 7).tolist() == order(np.arange(5), 7).tolist()
+    >>> shuffle_positions(np.arange(5), 7).tolist() == shuffle_positions(np.arange(5), 7).tolist()
     True
     """
-    return np.argsort(example_keys(ids, *words), kind="stable").astype(np.int64, copy=False)
+    return np.argsort(make_example_keys(ids, *words), kind="stable").astype(np.int64, copy=False)
 
 
-def uniforms(keys: UInt64[np.ndarray, " n"], count: int) -> Float64[np.ndarray, "n count"]:
+def draw_uniforms(keys: UInt64[np.ndarray, " n"], count: int) -> Float64[np.ndarray, "n count"]:
     """Return `count` numbers in [0, 1) per key, each on a grid of 2^-32: two of them from every 64-bit word."""
     words = np.arange(1, (count + 1) // 2 + 1, dtype=np.uint64) * GOLDEN
     halves = mix(keys[:, None] + words).astype("<u8", copy=False).view("<u4")[:, :count]

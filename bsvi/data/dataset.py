@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
-from bsvi.data.counter import order
+from bsvi.data.counter import shuffle_positions
 
 SplitName = Literal["train", "valid", "test"]
 Likelihood = Literal["bernoulli", "logistic"]
@@ -66,16 +66,16 @@ class Dataset:
         return (self.train, self.valid, self.test)
 
 
-def held_out(n: int, count: int, *words: int) -> tuple[Int64[np.ndarray, " rest"], Int64[np.ndarray, " count"]]:
+def hold_out(n: int, count: int, *words: int) -> tuple[Int64[np.ndarray, " rest"], Int64[np.ndarray, " count"]]:
     """Return (kept, held out) positions of n examples, both ascending; the choice is a function of the seed alone.
 
-    >>> kept, out = held_out(10, 3)
+    >>> kept, out = hold_out(10, 3)
     >>> len(kept), len(out), sorted([*kept.tolist(), *out.tolist()]) == list(range(10))
     (7, 3, True)
     """
     if not 0 < count < n:
         raise ValueError(f"holding out {count} of {n} images leaves an empty split; hold out between 1 and {n - 1}")
-    positions = order(np.arange(n, dtype=np.int64), SPLIT_SEED, *words)
+    positions = shuffle_positions(np.arange(n, dtype=np.int64), SPLIT_SEED, *words)
     return np.sort(positions[count:]), np.sort(positions[:count])
 
 

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from bsvi.data.dataset import Dataset, Split, SplitName, held_out
+from bsvi.data.dataset import Dataset, Split, SplitName, hold_out
 
 LEVELS = 16
 COUNTS = (1197, 200, 400)
 _SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 
 
-def read() -> tuple[UInt8[np.ndarray, "1797 8 8"], UInt8[np.ndarray, "1797"]]:
+def read_digits() -> tuple[UInt8[np.ndarray, "1797 8 8"], UInt8[np.ndarray, "1797"]]:
     """Return (images, labels) as shipped, after comparing them with their recorded SHA-256."""
     with (
         resources.as_file(resources.files("bsvi.data") / "digits.npz") as path,
@@ -40,9 +40,9 @@ def load_digits() -> Dataset:
     >>> digits.shape, [len(split) for split in digits.splits]
     ((1, 8, 8), [1197, 200, 400])
     """
-    images = torch.from_numpy(read()[0][:, None])
-    rest, test = held_out(len(images), COUNTS[2], 0)
-    kept, out = held_out(len(rest), COUNTS[1], 1)
+    images = torch.from_numpy(read_digits()[0][:, None])
+    rest, test = hold_out(len(images), COUNTS[2], 0)
+    kept, out = hold_out(len(rest), COUNTS[1], 1)
 
     def split(name: SplitName, ids: np.ndarray) -> Split:
         positions = torch.from_numpy(ids)

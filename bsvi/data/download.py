@@ -11,7 +11,7 @@ import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from bsvi.data.integrity import BadFile, file_hash, log, record
+from bsvi.data.integrity import BadFile, file_hash, log, write_record
 
 ENVIRONMENT = "BSVI_DATA_DIR"
 _FASHION = (
@@ -116,7 +116,7 @@ def _download(url: str, source: Source, folder: Path, progress: bool, timeout: f
         with _bar(source.file, progress) as shown:
             # a server that unpacks .gz on the way would change the bytes that the hash is of
             headers = {"Accept-Encoding": "identity"}
-            fetch = pooch.HTTPDownloader(_Meter(shown, source), 1 << 16, timeout=timeout, headers=headers)
+            fetch = pooch.HTTPDownloader(_DownloadBar(shown, source), 1 << 16, timeout=timeout, headers=headers)
             fetch(url, str(partial), None)
         found = file_hash(partial, source.algorithm)
         if found != source.digest:
@@ -126,7 +126,7 @@ def _download(url: str, source: Source, folder: Path, progress: bool, timeout: f
             raise BadFile(source.file, f"{source.algorithm} {source.digest}", what)
         partial.chmod(0o644)
         partial.replace(final)
-        record([final], folder)
+        write_record([final], folder)
         return final
     finally:
         partial.unlink(missing_ok=True)
@@ -137,7 +137,7 @@ def _bar(title: str, visible: bool) -> Progress:
     return Progress(*columns, console=Console(stderr=True), disable=not visible)
 
 
-class _Meter:
+class _DownloadBar:
     """What pooch reports progress to; it also stops a server that sends more than the file can be."""
 
     def __init__(self, progress: Progress, source: Source) -> None:

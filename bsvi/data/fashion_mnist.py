@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from bsvi.data.dataset import Dataset, Split, held_out
+from bsvi.data.dataset import Dataset, Split, hold_out
 from bsvi.data.idx import read_idx_images
 from bsvi.data.integrity import BadFile
 
@@ -19,7 +19,7 @@ CONTENT_MD5 = ("f4a8712d7a061bf5bd6d2ca38dc4d50a", "8181f5470baa50b63fa0f6fddb34
 def load_fashion_mnist(train: Path, test: Path, *, validation: int = 2000, counts: tuple[int, int] = COUNTS) -> Dataset:
     """Return FashionMNIST from its two IDX files, with `validation` training images held out by the published seed."""
     images, test_images = (_images(path, count) for path, count in zip((train, test), counts, strict=True))
-    kept, out = held_out(len(images), validation)
+    kept, out = hold_out(len(images), validation)
     return Dataset(
         "fashion-mnist",
         Split("train", torch.from_numpy(images[kept]), torch.from_numpy(kept), 255, binarise=False),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from bsvi.data.integrity import BadFile, check_size, say_unguarded, verify
+from bsvi.data.integrity import BadFile, check_size, verify, warn_of_unguarded
 
 _IMAGES = b"\0\0\x08\x03"  # unsigned bytes, three dimensions
 _GZIP = b"\x1f\x8b"
@@ -34,7 +34,7 @@ def read_idx_images(path: Path) -> UInt8[np.ndarray, "n height width"]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadFile(path, "a complete gzip stream", f"damage: {error}") from None
     if not guarded:
-        say_unguarded(path)
+        warn_of_unguarded(path)
     return images
 
 

@@ -41,7 +41,7 @@ def file_hash(path: Path, algorithm: str = "sha256") -> str:
     return digest.hexdigest()
 
 
-def recorded(folder: Path) -> dict[str, str]:
+def read_record(folder: Path) -> dict[str, str]:
     """Return {file name: sha256} from the folder's record; empty where there is none."""
     path = folder / SUMS
     if not path.is_file():
@@ -59,9 +59,9 @@ def recorded(folder: Path) -> dict[str, str]:
     return sums
 
 
-def record(paths: Iterable[Path], folder: Path) -> None:
+def write_record(paths: Iterable[Path], folder: Path) -> None:
     """Write or renew the lines of these files, which lie in or below the folder, in its record."""
-    sums = recorded(folder)
+    sums = read_record(folder)
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if any(c in "\r\n" or "\ud800" <= c <= "\udfff" for c in name):
@@ -74,7 +74,7 @@ def record(paths: Iterable[Path], folder: Path) -> None:
 def verify(path: Path, own_checksum: bool, folder: Path | None = None, sums: dict[str, str] | None = None) -> bool:
     """Return whether anything guards this file: its format's checksum, or a recorded hash, which must match."""
     folder = path.parent if folder is None else folder
-    sums = recorded(folder) if sums is None else sums
+    sums = read_record(folder) if sums is None else sums
     expected = sums.get(path.relative_to(folder).as_posix())
     if expected is None:
         return own_checksum
@@ -87,7 +87,7 @@ def verify(path: Path, own_checksum: bool, folder: Path | None = None, sums: dic
     return True
 
 
-def say_unguarded(path: Path, count: int = 1) -> None:
+def warn_of_unguarded(path: Path, count: int = 1) -> None:
     """Log that a change of this file could not be noticed."""
     what = "it has" if count == 1 else f"{count} files in it have"
     advice = "so damage would not be noticed; record one: bsvi data check"

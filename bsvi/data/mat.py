@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bsvi.data.integrity import BadFile, check_size, say_unguarded, verify
+from bsvi.data.integrity import BadFile, check_size, verify, warn_of_unguarded
 
 _MATRIX, _COMPRESSED = 14, 15
 # numbers as they are stored ("mi" types), and as MATLAB sees them ("mx" classes)
@@ -50,7 +50,7 @@ def read_mat(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     if missing := [name for name in names if name not in arrays]:
         raise BadFile(path, f"the arrays {', '.join(names)}", f"no {' and no '.join(missing)}")
     if unguarded and not guarded:
-        say_unguarded(path)
+        warn_of_unguarded(path)
     return arrays
 
 

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from bsvi.data.integrity import BadFile, check_size, say_unguarded, verify
+from bsvi.data.integrity import BadFile, check_size, verify, warn_of_unguarded
 
 _MAGIC = b"\x93NUMPY"
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -32,7 +32,7 @@ def read_npy(path: Path) -> np.ndarray:
     with path.open("rb") as file:
         array = _read(path, path.name, file, path.stat().st_size)
     if not guarded:
-        say_unguarded(path)
+        warn_of_unguarded(path)
     return array
 
 

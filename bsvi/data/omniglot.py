@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from bsvi.data.dataset import Dataset, Split, held_out
+from bsvi.data.dataset import Dataset, Split, hold_out
 from bsvi.data.integrity import BadFile
 from bsvi.data.mat import read_mat
 
@@ -25,7 +25,7 @@ def read_chardata(
 def load_omniglot(path: Path, *, validation: int = 2000, counts: tuple[int, int] = COUNTS) -> Dataset:
     """Return Omniglot from `chardata.mat`, with `validation` training images held out by the published seed."""
     train, test = read_chardata(path, counts)
-    kept, out = held_out(len(train), validation)
+    kept, out = hold_out(len(train), validation)
     images = torch.from_numpy(train[:, None])
     return Dataset(
         "omniglot",

@@ -9,16 +9,16 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from PIL import Image
 
-from bsvi.data.dataset import Dataset, Likelihood, Split, SplitName, held_out
+from bsvi.data.dataset import Dataset, Likelihood, Split, SplitName, hold_out
 from bsvi.data.idx import read_idx_images
 from bsvi.data.integrity import BadFile
 from bsvi.data.npy import read_npy, read_npz
-from bsvi.data.pictures import FORMATS, picture_files, read_pictures, resize
+from bsvi.data.pictures import FORMATS, find_pictures, read_pictures, resize
 
 BINARISE = ("dynamic", "threshold", "none")
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
-WORDS = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "test": "test"}
-MEANT = {
+SPLIT_WORDS = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "test": "test"}
+LIKELY_SPLITS = {
     "training": "train",
     "dev": "valid",
     "development": "valid",
@@ -57,7 +57,7 @@ def load_own_images(
     sides = (size, size) if isinstance(size, int) else size
     if sides is not None and not all(1 <= side <= 4096 for side in sides):
         raise ValueError(f"size must be between 1 and 4096 pixels, got {size}")
-    arrays = {name: _standard(path, name, array, sides, binarise) for name, array in _read(path, sides).items()}
+    arrays = {name: _standardise(path, name, array, sides, binarise) for name, array in _read(path, sides).items()}
     if len({(array.shape[1:], array.dtype) for array in arrays.values()}) > 1:
         found = ", ".join(f"{name} {array.shape[1:]} {array.dtype}" for name, array in arrays.items())
         raise BadFile(path, "images of one size and type in all splits", found)
@@ -93,14 +93,14 @@ def first_images(path: Path, size: tuple[int, int] | None = None, most: int = 50
     >>> first_images(path).shape
     (50, 6, 7)
     """
-    array = _standard(path, "train", _read(path, size, most)["train"][:most], size, "dynamic")
+    array = _standardise(path, "train", _read(path, size, most)["train"][:most], size, "dynamic")
     return array / 255.0 if array.dtype == np.uint8 else array
 
 
-def own_files(path: Path) -> list[Path]:
+def list_own_files(path: Path) -> list[Path]:
     """Return the files that make up the images at `path`."""
     if path.is_dir():
-        return [*idx_files(path).values()] or picture_files(path)
+        return [*idx_files(path).values()] or find_pictures(path)
     return [path]
 
 
@@ -111,13 +111,13 @@ def idx_files(folder: Path) -> dict[str, Path]:
         found = re.fullmatch(r"(\w+?)-images[-.]idx3-ubyte(\.gz)?", path.name)
         if found and path.is_file():
             word = "test" if found[1] == "t10k" else found[1]
-            if word.lower() not in WORDS or word in named:
+            if word.lower() not in SPLIT_WORDS or word in named:
                 raise BadFile(folder, "one IDX file of images for each of train, valid and t10k or test", path.name)
             named[word] = path
-    return _by_split(folder, named)
+    return _sort_by_split(folder, named)
 
 
-def split_folders(folder: Path) -> dict[str, Path]:
+def find_split_folders(folder: Path) -> dict[str, Path]:
     """Return the subfolders by the split that their names mean, whatever their case; empty where none means one.
 
     Anything beside them that holds or could hold images is refused: it would be left out, or mixed with the rest.
@@ -125,9 +125,11 @@ def split_folders(folder: Path) -> dict[str, Path]:
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     folders = [path for path in inside if path.is_dir()]
     for path in folders:
-        if path.name.lower() in MEANT:
-            raise BadFile(folder, "train, valid and test", f"{path.name}; rename it to {MEANT[path.name.lower()]}")
-    found = _by_split(folder, {path.name: path for path in folders})
+        if path.name.lower() in LIKELY_SPLITS:
+            raise BadFile(
+                folder, "train, valid and test", f"{path.name}; rename it to {LIKELY_SPLITS[path.name.lower()]}"
+            )
+    found = _sort_by_split(folder, {path.name: path for path in folders})
     pictures = [path for path in inside if path.suffix.lower() in FORMATS and path not in folders]
     others = [path for path in [*folders, *pictures] if path not in found.values()]
     if found and others:
@@ -136,11 +138,11 @@ def split_folders(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _by_split(path: Path, named: dict[str, Any]) -> dict[str, Any]:
+def _sort_by_split(path: Path, named: dict[str, Any]) -> dict[str, Any]:
     """What has the name of a split, by split; train must be there, and no split twice."""
     found: dict[str, Any] = {}
     for name, part in named.items():
-        split = WORDS.get(name.lower())
+        split = SPLIT_WORDS.get(name.lower())
         if split in found:
             raise BadFile(path, f"one {split} part", f"several, {name} among them")
         if split is not None:
@@ -154,18 +156,18 @@ def _read(path: Path, size: tuple[int, int] | None, most: int | None = None) -> 
     """The images by split; of a folder of pictures only the first `most` of each, where that is given."""
     if path.is_dir():
         if files := idx_files(path):
-            if pictures := picture_files(path):
+            if pictures := find_pictures(path):
                 raise BadFile(path, f"no pictures beside {files['train'].name}", pictures[0].name)
             return {name: read_idx_images(file) for name, file in files.items()}
-        folders = split_folders(path) or {"train": path}
+        folders = find_split_folders(path) or {"train": path}
         return {name: read_pictures(folder, size, path, most) for name, folder in folders.items()}
     if path.suffix == ".npy":
         return {"train": read_npy(path)}
     if path.suffix == ".npz":
         arrays = read_npz(path)
-        if named := _by_split(path, arrays):
+        if named := _sort_by_split(path, arrays):
             others = [
-                name for name in arrays if name.lower() not in WORDS and arrays[name].ndim > 2
+                name for name in arrays if name.lower() not in SPLIT_WORDS and arrays[name].ndim > 2
             ]  # labels have less
             if others:
                 raise BadFile(path, f"no images beside {', '.join(named)}", others[0][:80])
@@ -178,7 +180,7 @@ def _read(path: Path, size: tuple[int, int] | None, most: int | None = None) -> 
     return {"train": read_idx_images(path)}
 
 
-def _standard(
+def _standardise(
     path: Path, name: str, array: np.ndarray, size: tuple[int, int] | None, binarise: str
 ) -> UInt8[np.ndarray, "n height width"] | Float32[np.ndarray, "n height width"]:
     """Return images as 8-bit grey values, or as float32 where finer grey values are to be drawn from."""
@@ -212,5 +214,5 @@ def _draw(
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     if len(images) < 2:
         raise BadFile(path, "at least 3 images, to split into train, valid and test", "too few")
-    kept, out = held_out(len(images), count, word)
+    kept, out = hold_out(len(images), count, word)
     return (images[kept], ids[kept]), (images[out], ids[out])

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from bsvi.data.integrity import BadFile, log, recorded, say_unguarded, verify
+from bsvi.data.integrity import BadFile, log, read_record, verify, warn_of_unguarded
 
 # Formats that pillow decodes by itself; others can call outside programs or hold several kinds of content.
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".gif": "GIF", ".pgm": "PPM", ".webp": "WEBP"}
@@ -15,7 +15,7 @@ MAX_PIXELS = 50_000_000  # of one picture before resizing; a decompression bomb 
 _MODES = {"1", "L", "LA", "P", "RGB", "RGBA"}
 
 
-def picture_files(folder: Path) -> list[Path]:
+def find_pictures(folder: Path) -> list[Path]:
     """Return the pictures in a folder and its subfolders, in the order of their relative names."""
     found = [path for path in folder.rglob("*") if path.suffix.lower() in FORMATS and path.is_file()]
     for path in found:
@@ -33,12 +33,12 @@ def read_pictures(
     Colour becomes grey by the luminance of ITU-R 601, transparency lies on white, a camera's rotation is applied.
     Hashes are looked up in the record of `top`, the folder itself if None.
     """
-    paths = picture_files(folder)[:most]
+    paths = find_pictures(folder)[:most]
     if not paths:
         raise BadFile(folder, f"pictures ({', '.join(FORMATS)})", "none")
     top = folder if top is None else top
-    say_together(folder, paths)
-    sums, unguarded, images = recorded(top), 0, []
+    warn_of_folders(folder, paths)
+    sums, unguarded, images = read_record(top), 0, []
     for path in paths:
         unguarded += not verify(path, FORMATS[path.suffix.lower()] == "PNG", top, sums)
         images.append(_read(path, size))
@@ -50,11 +50,11 @@ def read_pictures(
                 f"{h}x{w}; give a size to resize to (--size, in bsvi train --data.size)",
             )
     if unguarded:
-        say_unguarded(folder, unguarded)
+        warn_of_unguarded(folder, unguarded)
     return np.stack(images)
 
 
-def say_together(folder: Path, paths: list[Path]) -> None:
+def warn_of_folders(folder: Path, paths: list[Path]) -> None:
     """Log that the pictures of several folders become one set: it may not be meant."""
     folders = sorted({path.relative_to(folder).parent.as_posix() for path in paths})
     if len(folders) > 1:

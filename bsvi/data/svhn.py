@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from bsvi.data.dataset import Dataset, Split, held_out
+from bsvi.data.dataset import Dataset, Split, hold_out
 from bsvi.data.integrity import BadFile
 from bsvi.data.mat import read_mat
 
@@ -32,14 +32,14 @@ def read_cropped(path: Path) -> UInt8[np.ndarray, "n 32 32"]:
     planes = pixels.T  # (n, colour, column, row), in the order of memory
     grey = np.empty((count, SIDE, SIDE), np.uint8)
     for at in range(0, count, _CHUNK):
-        grey[at : at + _CHUNK] = luminance(planes[at : at + _CHUNK]).transpose(0, 2, 1)
+        grey[at : at + _CHUNK] = to_grey(planes[at : at + _CHUNK]).transpose(0, 2, 1)
     return grey
 
 
-def luminance(planes: UInt8[np.ndarray, "n 3 a b"]) -> UInt8[np.ndarray, "n a b"]:
+def to_grey(planes: UInt8[np.ndarray, "n 3 a b"]) -> UInt8[np.ndarray, "n a b"]:
     """Return the grey values of red, green and blue planes.
 
-    >>> luminance(np.array([255, 0, 0], np.uint8).reshape(1, 3, 1, 1)).item()
+    >>> to_grey(np.array([255, 0, 0], np.uint8).reshape(1, 3, 1, 1)).item()
     76
     """
     red, green, blue = (planes[:, colour].astype(np.uint32) for colour in range(3))
@@ -53,7 +53,7 @@ def load_svhn(train: Path, test: Path, extra: Path | None = None, *, validation:
         torch.from_numpy(np.concatenate(parts)[:, None]),
         torch.from_numpy(read_cropped(test)[:, None]),
     )
-    kept, out = held_out(len(images), validation)
+    kept, out = hold_out(len(images), validation)
     return Dataset(
         "svhn",
         Split("train", images[kept], torch.from_numpy(kept), 255, binarise=False),

@@ -201,7 +201,7 @@ def anneal(
 def make_schedule(temperatures: int) -> list[float]:
     """beta from exactly 0 to exactly 1, slow at both ends, where the distributions change fastest.
 
-    >>> [round(beta, 3) for beta in schedule(4)]
+    >>> [round(beta, 3) for beta in make_schedule(4)]
     [0.0, 0.105, 0.5, 0.895, 1.0]
     """
     ends = 1 / (1 + math.exp(4.0)), 1 / (1 + math.exp(-4.0))

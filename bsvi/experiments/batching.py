@@ -19,12 +19,12 @@ _GRADIENT = 3  # a pass with a gradient to z costs this many without
 _CUDA = 100  # a GPU does the work of so many cores
 
 
-def batch_size(net: Net, image: tuple[int, int], passes: int, threads: int = 1, device: str = "cpu") -> int:
+def choose_batch_size(net: Net, image: tuple[int, int], passes: int, threads: int = 1, device: str = "cpu") -> int:
     """Images of one batch, where each takes so many passes of the decoder; at least one, however long it takes.
 
-    >>> small = Net(channels=8, kernels=(5, 3, 3))
-    >>> batch_size(Net(kind="mlp"), (28, 28), 4000), batch_size(small, (28, 28), 4000), batch_size(Net(), (28, 28), 4000)
-    (141, 3, 1)
+    >>> nets = Net(kind="mlp"), Net(channels=8, kernels=(5, 3, 3)), Net()
+    >>> [choose_batch_size(net, (28, 28), 4000) for net in nets]
+    [141, 3, 1]
     """
     pixels = math.prod(image)
     if net.kind == "mlp":
@@ -35,16 +35,16 @@ def batch_size(net: Net, image: tuple[int, int], passes: int, threads: int = 1, 
     return max(1, min(MOST, math.ceil(SECONDS * workers / seconds)))
 
 
-def evaluate_passes(k: int, draws: int, samples: int = 1, elbo_draws: int = 32) -> int:
+def count_evaluate_passes(k: int, draws: int, samples: int = 1, elbo_draws: int = 32) -> int:
     """Of ``bsvi.evaluate`` with at most ``draws`` of IWAE."""
     return _GRADIENT * (k + 1) * samples + elbo_draws + draws
 
 
-def gap_passes(k: int, steps: int) -> int:
+def count_gap_passes(k: int, steps: int) -> int:
     """Of ``bsvi.amortization_gap``: the climb with 8 samples, a quarter again, a quarter with 16, and three times k draws."""
     return _GRADIENT * (8 * steps + 8 * (steps // 4) + 16 * (steps // 4)) + 3 * min(k, 100) + 3 * k
 
 
-def ais_passes(chains: int = 16, pilots: int = 4, temperatures: int = 500, leapfrog: int = 10) -> int:
+def count_ais_passes(chains: int = 16, pilots: int = 4, temperatures: int = 500, leapfrog: int = 10) -> int:
     """Of ``bsvi.ais``: one gradient for each leapfrog step of each chain."""
     return _GRADIENT * (chains + pilots) * temperatures * leapfrog

@@ -20,7 +20,7 @@ VALID_BATCH = 200  # validation runs without theta's graphs, so it can take more
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltExperiment:
     """All that ``train`` needs, on one device; of several processes that train together, process ``rank`` of ``size``."""
 
     model: VAE
@@ -108,13 +108,13 @@ def build_phases(e: Experiment, device: torch.device) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def build(e: Experiment, device: torch.device, data_dir: Path | None = None, progress: bool = True) -> Built:
+def build(e: Experiment, device: torch.device, data_dir: Path | None = None, progress: bool = True) -> BuiltExperiment:
     """Model, objective and data of an experiment."""
     dataset = load_data(e, data_dir, progress)
     model = build_model(e, dataset.shape, dataset.likelihood).to(device)
     phases = build_phases(e, device)
     objective = phases[-1].objective if phases else build_objective(e).to(device)
-    return Built(model, objective, dataset, e, device, phases=phases)
+    return BuiltExperiment(model, objective, dataset, e, device, phases=phases)
 
 
 def describe_data(dataset: Dataset) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def describe_data(dataset: Dataset) -> dict[str, Any]:
     return {"name": dataset.name, "sha256": dataset.sha256, "shape": list(dataset.shape), **counts, **place}
 
 
-def reconstructions(model: VAE, batch: Batch, count: int = 8) -> torch.Tensor:
+def reconstruct(model: VAE, batch: Batch, count: int = 8) -> torch.Tensor:
     """Images and what the decoder makes of the encoder's mean, (2, count, 1, height, width) in [0, 1]."""
     x = batch.x[:count]
     with torch.no_grad():

@@ -21,7 +21,7 @@ WIDEST = 65_536  # units of a layer: a configuration may come from a stranger, a
 LARGEST_TOML = 1 << 20
 
 
-def plain_name(name: str) -> str:
+def check_name(name: str) -> str:
     """The name, if it is one printable line that stays below the folder of runs."""
     if not name or not name.isprintable() or len(name) > 200:
         raise ValueError("must be one line of at most 200 printable characters")
@@ -30,7 +30,7 @@ def plain_name(name: str) -> str:
     return name
 
 
-def plain_text(text: str) -> str:
+def check_text(text: str) -> str:
     """The text, if it is a line that a path can be: no control characters, no halves of characters."""
     if len(text) > 4000 or any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text):
         raise ValueError("must be one line of text without control characters")
@@ -47,7 +47,7 @@ class Settings(BaseModel):
 
 
 class Data(Settings):
-    name: Annotated[str, AfterValidator(plain_text)] = Field(
+    name: Annotated[str, AfterValidator(check_text)] = Field(
         "digits", description="digits, omniglot, svhn, fashion-mnist, or the path of your own images"
     )
     extra: bool = Field(True, description="SVHN: also train on the 531,131 extra images, as the paper does")
@@ -130,7 +130,7 @@ def plain_phases(text: str) -> str:
 class Experiment(Settings):
     """A data set, its networks, and how they are trained."""
 
-    experiment: Annotated[str, AfterValidator(plain_name)] = Field(
+    experiment: Annotated[str, AfterValidator(check_name)] = Field(
         "digits", description="the name under which runs are filed"
     )
     method: MethodName = Field("bsvi-sir", description="one of the paper's eight")
@@ -174,7 +174,7 @@ _STEP = SVISettings(lr=0.1, max_grad_norm=1.0)
 _CPU = {"svi": _STEP, "steps": 5000, "valid_every": 250, "patience": 8, "log_every": 50}
 
 
-def _variant(base: Experiment, suffix: str, net: Net, **changes: Any) -> Experiment:
+def _make_variant(base: Experiment, suffix: str, net: Net, **changes: Any) -> Experiment:
     """A CPU-sized copy of a paper's experiment: other networks, an SVI step chosen by results/svi_step, fewer updates."""
     net = net.model_copy(update={"latent": base.net.latent}) if net.kind == "pixelcnn" else net
     anneal = base.anneal.model_copy(update={"steps": base.anneal.steps // 5})
@@ -182,11 +182,11 @@ def _variant(base: Experiment, suffix: str, net: Net, **changes: Any) -> Experim
     return base.model_copy(update={**update, **_CPU, **changes})
 
 
-def _experiments() -> dict[str, Experiment]:
+def _make_experiments() -> dict[str, Experiment]:
     paper = [_OMNIGLOT, _FASHION, _SVHN]
     rates = {"omniglot": 3e-3}  # grey pixels take no more than the paper's 1e-3: see results/README.md
-    mlp = [_variant(base, "mlp", _MLP, optim=Optim(lr=rates.get(base.experiment, 1e-3))) for base in paper]
-    small = [_variant(base, "small", _SMALL) for base in paper]
+    mlp = [_make_variant(base, "mlp", _MLP, optim=Optim(lr=rates.get(base.experiment, 1e-3))) for base in paper]
+    small = [_make_variant(base, "small", _SMALL) for base in paper]
     digits = Experiment(
         net=Net(latent=8, channels=8, kernels=(3, 3), encoder=(8, 16, 16)),
         svi=_STEP,
@@ -198,7 +198,7 @@ def _experiments() -> dict[str, Experiment]:
     return {e.experiment: e for e in [digits, *paper, *mlp, *small]}
 
 
-EXPERIMENTS = _experiments()
+EXPERIMENTS = _make_experiments()
 
 
 def read_toml(path: Path, base: Experiment) -> Experiment:
@@ -217,10 +217,10 @@ def read_toml(path: Path, base: Experiment) -> Experiment:
         raise ValueError(f"{path} is not TOML: {printable(error, 200)}") from None
     except RecursionError:
         raise ValueError(f"{path} is not TOML: it is nested too deep") from None
-    return update(base, given, str(path))
+    return update_experiment(base, given, str(path))
 
 
-def update(base: Experiment, given: Any, source: str) -> Experiment:
+def update_experiment(base: Experiment, given: Any, source: str) -> Experiment:
     """``base`` with nested fields replaced; errors name the field, and the nearest one that exists."""
 
     if not isinstance(given, dict):
@@ -244,23 +244,23 @@ def update(base: Experiment, given: Any, source: str) -> Experiment:
     try:
         return Experiment.model_validate(merge(base, given, ""))
     except ValidationError as error:
-        raise ValueError(f"{source}: {first_problem(error)}") from None
+        raise ValueError(f"{source}: {describe_first_problem(error)}") from None
 
 
-def first_problem(error: ValidationError) -> str:
+def describe_first_problem(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: field, what was got, what is wanted."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
     return f"{field} = {problem['input']!r:.80}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+def list_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """The fields in which two configurations differ, as 'svi.lr: 0.02 -> 0.1'."""
     lines = []
     for key in sorted(old.keys() | new.keys()):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            lines += differences(a, b, f"{prefix}{key}.")
+            lines += list_differences(a, b, f"{prefix}{key}.")
         elif a != b:
             lines.append(f"{prefix}{key}: {a} -> {b}")
     return lines

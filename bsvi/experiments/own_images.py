@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bsvi.experiments.config import EXPERIMENTS, Data, Experiment, plain_name
+from bsvi.experiments.config import EXPERIMENTS, Data, Experiment, check_name
 
 GREY = 0.25  # share of pixels that are neither dark nor bright from which on images are pictures, not drawings
 LARGEST = 128  # side in pixels; larger images are to be resized
@@ -65,7 +65,7 @@ def _name(path: Path) -> str:
     """Under which runs are filed: the path's last part, never the name of another experiment."""
     name = path.resolve().stem.split(".")[0] or "images"
     try:
-        plain_name(name)
+        check_name(name)
     except ValueError:
         return "own-images"
     return f"{name}-images" if name in EXPERIMENTS else name

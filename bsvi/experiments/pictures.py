@@ -13,7 +13,7 @@ from bsvi.data import Split, evaluation_batches
 from bsvi.system.files import write_atomically
 
 
-def gallery(model: Any, test: Split, rows: int, columns: int, seed: int) -> dict[str, Tensor]:
+def draw_gallery(model: Any, test: Split, rows: int, columns: int, seed: int) -> dict[str, Tensor]:
     """Grids of images (rows, columns, 1, height, width) by name; a function of the seed alone.
 
     latents          each row one z of the prior, its columns images of p(x|z): little variety means that z says much (Fig. 4)
@@ -46,7 +46,7 @@ def gallery(model: Any, test: Split, rows: int, columns: int, seed: int) -> dict
     return {name: images for name, images in grids.items() if images is not None}
 
 
-def write(path: Path, images: Tensor, within: Path) -> Path:
+def write_grid(path: Path, images: Tensor, within: Path) -> Path:
     """The grid as PATH.png to look at and PATH.npz to compute with; returns the PNG. No link below ``within`` is followed."""
     archive, png = io.BytesIO(), io.BytesIO()
     np.savez_compressed(archive, images=images.numpy())

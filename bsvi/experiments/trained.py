@@ -10,7 +10,7 @@ import torch
 from bsvi.beyond.with_refinement import add_refinement
 from bsvi.data import Dataset
 from bsvi.experiments.build import build_model, build_objective, load_data
-from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Experiment, update
+from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Experiment, update_experiment
 from bsvi.model import VAE
 from bsvi.objectives import Objective
 from bsvi.runs.folder import RunError
@@ -23,7 +23,7 @@ MOST_PIXELS = 1 << 25  # a PixelCNN's layer keeps some matrices of width x width
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """The best weights of a run, in eval mode, with what they were trained on."""
 
     model: VAE
@@ -46,7 +46,7 @@ class Trained:
 
     def data(self, data_dir: Path | None = None, name: str | None = None) -> Dataset:
         """The images of the run, or those at ``name``; others than it was trained on are refused, by their hash."""
-        data = self.experiment.data.model_copy(update={"name": self.place(data_dir) if name is None else name})
+        data = self.experiment.data.model_copy(update={"name": self.locate_data(data_dir) if name is None else name})
         dataset = load_data(self.experiment.model_copy(update={"data": data}), data_dir)
         if dataset.sha256 != self.about["data"]["sha256"]:
             raise RunError(
@@ -57,7 +57,7 @@ class Trained:
             raise RunError(f"{self.folder} was trained on images of another shape than these, {dataset.shape}")
         return dataset
 
-    def place(self, data_dir: Path | None = None) -> str:
+    def locate_data(self, data_dir: Path | None = None) -> str:
         """The name of a public data set, or where someone's own images are now: below ``data_dir``, or where they were."""
         name = self.experiment.data.name
         if name in DATA_SETS:
@@ -74,7 +74,7 @@ class Trained:
         return str(found)
 
 
-def load_trained(path: Path, device: torch.device) -> Trained:
+def load_trained(path: Path, device: torch.device) -> TrainedModel:
     """Read ``model.safetensors`` of a run folder (or such a file by itself).
 
     The file may come from a stranger: its header, its configuration and the shapes of the networks that this describes are
@@ -86,8 +86,8 @@ def load_trained(path: Path, device: torch.device) -> Trained:
             header = read_header(cast(BufferedIOBase, opened))
             about = parse_json(header.metadata.get("bsvi", "{}").encode())
             if not isinstance(about, dict) or not all(isinstance(about.get(name), dict) for name in ("config", "data")):
-                raise RunError(own_model(file, any(name.startswith("objective.") for name in header.shapes)))
-            experiment, shape = describe(about, file)
+                raise RunError(explain_own_model(file, any(name.startswith("objective.") for name in header.shapes)))
+            experiment, shape = read_description(about, file)
             likelihood = "logistic" if "decoder.likelihood.rho" in header.shapes else "bernoulli"
             check_shapes(experiment, shape, likelihood, header, file)
             tensors = read_tensors(cast(BufferedIOBase, opened))
@@ -108,12 +108,12 @@ def load_trained(path: Path, device: torch.device) -> Trained:
     if learned:
         objective.load_state_dict({name.removeprefix("objective."): value for name, value in learned.items()})
     known = objective if learned or not objective.state_dict() else None
-    return Trained(model.to(device).eval(), experiment, about, about["step"], file.parent, device, known)
+    return TrainedModel(model.to(device).eval(), experiment, about, about["step"], file.parent, device, known)
 
 
-def describe(about: dict[str, Any], file: Path) -> tuple[Experiment, tuple[int, int, int]]:
+def read_description(about: dict[str, Any], file: Path) -> tuple[Experiment, tuple[int, int, int]]:
     """The experiment and the shape of its images, or ValueError where something is missing or out of bounds."""
-    experiment = update(EXPERIMENTS["digits"], about["config"], "its configuration")
+    experiment = update_experiment(EXPERIMENTS["digits"], about["config"], "its configuration")
     shape, step = about["data"].get("shape"), about.get("step")
     if not isinstance(about["data"].get("sha256"), str) or type(step) is not int or not 0 <= step < 1 << 53:
         raise ValueError("it lacks its step or the hash of its data")
@@ -142,7 +142,7 @@ def check_shapes(
         raise RunError(f"{file} does not fit the networks of its own configuration; was it made by another version?")
 
 
-def own_model(file: Path, with_pi: bool) -> str:
+def explain_own_model(file: Path, with_pi: bool) -> str:
     """What to do with the weights of a model that only its owner's code can build."""
     weights = f"safetensors.torch.load_file({str(file)!r})"
     if with_pi:

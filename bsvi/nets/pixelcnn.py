@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from bsvi.nets.decoder import Decoder
 from bsvi.nets.gate import gate
-from bsvi.nets.sampling import Progress, ancestral_sample
-from bsvi.nets.spectral import matrices, rows_above
+from bsvi.nets.sampling import PixelProgress, ancestral_sample
+from bsvi.nets.spectral import convolve_rows_above, make_matrices
 
 PAPER_KERNELS = (9, 9, 9, 7, 7, 7, 5, 5, 5, 3, 3, 3)
 SMALL_KERNELS = (5, 3, 3)  # with 8 channels: a CPU trains it on 28x28
@@ -65,7 +65,7 @@ class GatedLayer(nn.Module):
     def _make_transform(self) -> None:
         """Compute the transform from scratch in the weight's type: a cast from float32 would keep float32's error."""
         weight = self.vertical.weight
-        made = tuple(m.to(weight) for m in matrices(self.width, 2 * self.reach + 1)) if self.uses_spectral else ()
+        made = tuple(m.to(weight) for m in make_matrices(self.width, 2 * self.reach + 1)) if self.uses_spectral else ()
         for name, matrix in zip(("analyse", "of_kernel", "synthesise"), made, strict=False):
             self.register_buffer(name, matrix, persistent=False)
 
@@ -86,7 +86,7 @@ class GatedLayer(nn.Module):
         reach = self.reach
         if self.uses_spectral:
             padded = F.pad(v, (0, 0, reach + 1, -1))  # this is also the shift: the last row is dropped
-            return rows_above(
+            return convolve_rows_above(
                 padded, self.vertical.weight, self.vertical.bias, (self.analyse, self.of_kernel, self.synthesise)
             )
         return self.vertical(F.pad(v, (reach, reach, reach + 1, -1)))
@@ -172,7 +172,7 @@ class PixelCNN(Decoder):
         self,
         z: Float[Tensor, "batch latent"],
         generator: torch.Generator | None = None,
-        progress: Progress | None = None,
+        progress: PixelProgress | None = None,
     ) -> Float[Tensor, "batch 1 height width"]:
         """Return one image per latent by ancestral sampling with cached activations (see `bsvi.nets.sampling`).
 

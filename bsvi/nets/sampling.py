@@ -21,10 +21,10 @@ from bsvi.nets.gate import gate
 if TYPE_CHECKING:
     from bsvi.nets.pixelcnn import GatedLayer, PixelCNN
 
-Progress = Callable[[int, int], None]  # (rows done, rows)
+PixelProgress = Callable[[int, int], None]  # (rows done, rows)
 
 
-class _Row:
+class _LayerCache:
     """One layer's caches: its vertical inputs of all rows so far, and its horizontal inputs of the current row.
 
     The buffers stay where they are, so that every view of them is made once and a pixel costs four small operations per layer.
@@ -85,7 +85,7 @@ def ancestral_sample(
     decoder: "PixelCNN",
     z: Float[Tensor, "batch latent"],
     noise: Float[Tensor, "batch 1 height width"],
-    progress: Progress | None = None,
+    progress: PixelProgress | None = None,
 ) -> tuple[Float[Tensor, "batch 1 height width"], Float[Tensor, "batch 1 height width"]]:
     """Return (images, the likelihood parameters they were drawn from) for uniform noise, pixel by pixel.
 
@@ -99,10 +99,10 @@ def ancestral_sample(
     batch, (height, width) = z.shape[0], decoder.image
     maps = decoder.z_maps(z)
     x, params = torch.zeros_like(noise), torch.zeros_like(noise)
-    layers = [_Row(layer, batch, height, width) for layer in decoder.layers]
+    layers = [_LayerCache(layer, batch, height, width) for layer in decoder.layers]
     head, bias = decoder.head.weight[0, :, 0, 0], decoder.head.bias
     last = torch.empty_like(layers[-1].nothing)
-    with _shown(progress) as report:
+    with _show_progress(progress) as report:
         for row in range(height):
             for index, layer in enumerate(layers):
                 above = layer.above(row)
@@ -125,7 +125,7 @@ def ancestral_sample(
 
 
 @contextmanager
-def _shown(progress: Progress | None) -> Iterator[Progress]:
+def _show_progress(progress: PixelProgress | None) -> Iterator[PixelProgress]:
     """Give the caller's own callback, or a bar on a terminal, or nothing."""
     if progress is not None or not sys.stderr.isatty():
         yield progress or (lambda done, rows: None)

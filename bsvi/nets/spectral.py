@@ -21,10 +21,10 @@ Matrices = tuple[
 ]
 
 
-def matrices(width: int, taps: int) -> Matrices:
+def make_matrices(width: int, taps: int) -> Matrices:
     """Return (analyse, of_kernel, synthesise) in float64 for a centred kernel of `taps` taps over `width` columns.
 
-    >>> analyse, of_kernel, synthesise = matrices(width=6, taps=3)
+    >>> analyse, of_kernel, synthesise = make_matrices(width=6, taps=3)
     >>> x, w = torch.arange(6.0).double(), torch.tensor([1.0, 10.0, 100.0]).double()
     >>> (synthesise @ ((analyse @ x) * (of_kernel @ w))).round()  # column 1 is 0*1 + 1*10 + 2*100
     tensor([100., 210., 321., 432., 543.,  54.], dtype=torch.float64)
@@ -49,7 +49,7 @@ def matrices(width: int, taps: int) -> Matrices:
     return torch.stack(analyse), torch.stack(of_kernel), torch.stack(synthesise, dim=1)
 
 
-def rows_above(
+def convolve_rows_above(
     x: Float[Tensor, "batch inputs padded width"],
     weight: Float[Tensor, "outputs inputs rows taps"],
     bias: Float[Tensor, " outputs"],
@@ -58,7 +58,7 @@ def rows_above(
     """Return the convolution of `x` (rows already padded, columns not) with `weight`, same width, channels last.
 
     >>> x, w, b = torch.randn(2, 3, 6, 8), torch.randn(4, 3, 2, 5), torch.randn(4)
-    >>> fast = rows_above(x, w, b, tuple(m.float() for m in matrices(8, 5)))
+    >>> fast = convolve_rows_above(x, w, b, tuple(m.float() for m in make_matrices(8, 5)))
     >>> torch.allclose(fast, F.conv2d(x, w, b, padding=(0, 2)), atol=1e-4)
     True
     """

@@ -19,7 +19,7 @@ from bsvi.planning.plan import EVALUATION_BATCH, Images
 from bsvi.planning.tally import Tally
 from bsvi.refine import SVI
 from bsvi.theta import AllDraws, Recomputed
-from bsvi.training.loop import evaluating
+from bsvi.training.validation import in_eval_mode
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def priced(e: Experiment, images: Images, device: Device, counts: dict[str, Coun
     svi = SVI(**e.svi.model_dump())
 
     def cost(draws: Iterable[Any]) -> float:
-        with evaluating(model), Tally() as tally:
+        with in_eval_mode(model), Tally() as tally:
             for _ in draws:
                 pass
         return device.seconds(tally.kernels)

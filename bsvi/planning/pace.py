@@ -12,7 +12,7 @@ from torch import Tensor
 from bsvi.data import Dataset, Split, training_batches
 from bsvi.draws import encode, weigh
 from bsvi.evaluation.evaluate import cut_into_chunks
-from bsvi.experiments.build import Built, build_model, build_objective
+from bsvi.experiments.build import BuiltExperiment, build_model, build_objective
 from bsvi.experiments.config import Experiment
 from bsvi.objectives import Objective
 from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, Evaluation, Images, Seconds
@@ -154,16 +154,16 @@ def measure(
     return Pace({name: medians[name] for name in timed}, *passes)
 
 
-def _build(e: Experiment, images: Images, started: runtime.Started) -> Built:
+def _build(e: Experiment, images: Images, started: runtime.Started) -> BuiltExperiment:
     grey = torch.randint(256, (IMAGES, *images.shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     split = Split("train", grey, torch.arange(IMAGES), 255, binarise=images.likelihood == "bernoulli")
     dataset = Dataset("made up", split, split, split, "bernoulli" if split.binarise else "logistic")
     model = build_model(e, images.shape, images.likelihood).to(started.device)
     runtime.compile_decoder(model.decoder, started.compile)
-    return Built(model, build_objective(e).to(started.device), dataset, e, started.device)
+    return BuiltExperiment(model, build_objective(e).to(started.device), dataset, e, started.device)
 
 
-def _steps(built: Built, steps: int, tick: Callable[[], float]) -> list[float]:
+def _steps(built: BuiltExperiment, steps: int, tick: Callable[[], float]) -> list[float]:
     """Seconds of each of a few training steps."""
     clocked = Clocked(tick)
     settings = Training(steps=steps, lr=built.experiment.optim.lr, log_every=built.experiment.log_every)
@@ -173,7 +173,9 @@ def _steps(built: Built, steps: int, tick: Callable[[], float]) -> list[float]:
     return clocked.durations()
 
 
-def _passes(built: Built, size: int, chunks: bool, tick: Callable[[], float], steps: int = 3) -> tuple[float, float]:
+def _passes(
+    built: BuiltExperiment, size: int, chunks: bool, tick: Callable[[], float], steps: int = 3
+) -> tuple[float, float]:
     """Seconds of one draw without a graph, and of one step of the walk; evaluation takes several small draws at a time."""
     model, svi = built.model, replace(SVI(**built.experiment.svi.model_dump()), steps=steps)
     x = next(training_batches(built.dataset.train, seed=0, batch_size=size, device=built.device)).x

@@ -67,7 +67,7 @@ def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 @contextlib.contextmanager
-def unpacked(published: Path) -> Iterator[Path]:
+def open_archive(published: Path) -> Iterator[Path]:
     """The folder ``runs`` with the run folders of results/NAME, there as long as the block lasts."""
     with tempfile.TemporaryDirectory() as place:
         runs = Path(place) / "runs"

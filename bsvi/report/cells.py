@@ -40,10 +40,10 @@ class Table:
     kind: str = ""  # a word for the page's style
 
 
-def plain(value: float, digits: int = 2, sign: bool = False) -> str:
+def format_number(value: float, digits: int = 2, sign: bool = False) -> str:
     """A number for a reader, with a true minus; never '−0.00'.
 
-    >>> plain(-1.234), plain(-0.001), plain(0.5, sign=True)
+    >>> format_number(-1.234), format_number(-0.001), format_number(0.5, sign=True)
     ('−1.23', '0.00', '+0.50')
     """
     if not math.isfinite(value):
@@ -52,25 +52,25 @@ def plain(value: float, digits: int = 2, sign: bool = False) -> str:
     return f"{rounded:{'+' if sign and rounded else ''}.{digits}f}".replace("-", "−")
 
 
-def mean_and_deviation(values: list[float], bold: bool = False, digits: int = 2) -> Cell:
+def make_mean_cell(values: list[float], bold: bool = False, digits: int = 2) -> Cell:
     """Mean ± standard deviation over seeds; one seed has no deviation, none at all has no number."""
     if not values:
         return Cell()
     mean = math.fsum(values) / len(values)
-    numbers, text = {"": mean}, plain(mean, digits)
+    numbers, text = {"": mean}, format_number(mean, digits)
     if len(values) > 1:
         numbers["sd"] = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-        text += f" ± {plain(numbers['sd'], digits)}"
+        text += f" ± {format_number(numbers['sd'], digits)}"
     return Cell(text, numbers, bold)
 
 
-def difference_cell(interval: Interval | None, ratio: bool = False, digits: int = 2, mark: str = "") -> Cell:
+def make_difference_cell(interval: Interval | None, ratio: bool = False, digits: int = 2, mark: str = "") -> Cell:
     """'+0.67 [0.58, 0.76]', or a ratio where the difference is one of logarithms."""
     if interval is None:
         return Cell(mark=mark)
     shown = [math.exp(v) if ratio else v for v in (interval.mean, interval.low, interval.high)]
     numbers = dict(zip(("", "low", "high"), shown, strict=True))
-    text = plain(shown[0], digits, sign=not ratio)
+    text = format_number(shown[0], digits, sign=not ratio)
     if math.isfinite(interval.low):
-        text += f" [{plain(shown[1], digits, not ratio)}, {plain(shown[2], digits, not ratio)}]"
+        text += f" [{format_number(shown[1], digits, not ratio)}, {format_number(shown[2], digits, not ratio)}]"
     return Cell(text, {name: value for name, value in numbers.items() if math.isfinite(value)}, mark=mark)

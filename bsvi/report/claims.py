@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bsvi.report import measures, paper
-from bsvi.report.cells import plain
-from bsvi.report.experiments import Experiment
+from bsvi.report.cells import format_number
+from bsvi.report.experiments import ExperimentRuns
 from bsvi.report.intervals import FEWEST_SEEDS, Interval
-from bsvi.report.measures import Measured
+from bsvi.report.measures import Measurement
 
 HOLDS, NOT_SHOWN, CONTRADICTED = "holds", "not shown", "contradicted"
 # "Close" and "at least" need a smallest difference that matters. The largest one that the paper calls not appreciable
@@ -30,7 +30,7 @@ class Claim:
     text: str
     where: str
     kind: str
-    measure: Callable[[Experiment], Measured]
+    measure: Callable[[ExperimentRuns], Measurement]
     score: str = ""  # the paper's own difference is this column's, `method` minus `other`
     method: str = ""
     other: str = ""
@@ -48,7 +48,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Line:
+class ClaimResult:
     """One claim as these runs show it."""
 
     claim: Claim
@@ -59,12 +59,12 @@ class Line:
     paper: str  # the paper's own difference, '' where it prints none
 
 
-def verdict(kind: str, interval: Interval | None, margin: float) -> str:
+def reach_verdict(kind: str, interval: Interval | None, margin: float) -> str:
     """'holds' if the whole interval says so, 'contradicted' if the whole interval denies it, else 'not shown'.
 
     With one seed the interval leaves out the luck of training, and two may agree by luck: nothing is shown either way.
 
-    >>> verdict("greater", Interval(0.5, 0.2, 0.8, seeds=4), 0.0), verdict("close", Interval(0.5, 0.2, 0.8, 4), 0.3)
+    >>> reach_verdict("greater", Interval(0.5, 0.2, 0.8, seeds=4), 0.0), reach_verdict("close", Interval(0.5, 0.2, 0.8, 4), 0.3)
     ('holds', 'not shown')
     """
     if interval is None or not interval.knows_seeds or not math.isfinite(interval.low + interval.high):
@@ -85,23 +85,25 @@ def verdict(kind: str, interval: Interval | None, margin: float) -> str:
     raise ValueError(f"a claim is 'greater', 'at least' or 'close', got {kind!r}")
 
 
-def check(experiment: Experiment) -> list[Line]:
+def check_claims(experiment: ExperimentRuns) -> list[ClaimResult]:
     """Every claim of the paper against one experiment's runs."""
     scale = _scale(experiment)
     lines = []
     for claim in CLAIMS:
         measured = claim.measure(experiment)
         margin = claim.margin * scale if claim.relative else claim.margin
-        found = verdict(claim.kind, measured.interval, margin)
+        found = reach_verdict(claim.kind, measured.interval, margin)
         note = measured.note
         if measured.interval is not None and not measured.interval.knows_seeds and "one seed" not in note:
             seeds = "one seed" if measured.interval.seeds < 2 else "two seeds"
             note = "; ".join(filter(None, [note, f"{seeds}, where a claim needs {FEWEST_SEEDS}"]))
-        lines.append(Line(claim, measured.interval, margin, found, note, _papers(claim, experiment.dataset)))
+        lines.append(
+            ClaimResult(claim, measured.interval, margin, found, note, _describe_paper(claim, experiment.dataset))
+        )
     return lines
 
 
-def _scale(experiment: Experiment) -> float:
+def _scale(experiment: ExperimentRuns) -> float:
     alike = [row for row in experiment.rows if not row.variant]
     means = [abs(mean) for row in alike for mean in row.means("test", "log_likelihood")]
     if not means:  # before the first evaluation, the validation bounds are of the same size
@@ -110,63 +112,67 @@ def _scale(experiment: Experiment) -> float:
     return sum(means) / len(means) if means else 0.0
 
 
-def _papers(claim: Claim, dataset: str | None) -> str:
+def _describe_paper(claim: Claim, dataset: str | None) -> str:
     """The paper's difference on this data set; on all three, in its order, where the data are not the paper's."""
     names = [dataset] if dataset else list(paper.TITLES)
-    parts = [plain(_papers_difference(claim, name), sign=True) for name in names if claim.score]
+    parts = [format_number(_find_paper_difference(claim, name), sign=True) for name in names if claim.score]
     return " / ".join(parts)
 
 
-def _papers_difference(claim: Claim, dataset: str) -> float:
+def _find_paper_difference(claim: Claim, dataset: str) -> float:
     if claim.score == "gap":
-        gaps = [paper.difference(dataset, "log_likelihood", claim.method, claim.other, s) for s in ("train", "test")]
+        gaps = [
+            paper.find_difference(dataset, "log_likelihood", claim.method, claim.other, s) for s in ("train", "test")
+        ]
         return (gaps[0] or 0.0) - (gaps[1] or 0.0)
     if claim.score == "tightness":
-        rows = paper.iwae_tables()[dataset].rows.values()
+        rows = paper.read_iwae_tables()[dataset].rows.values()
         return sum(row[""].value - row["2500"].value for row in rows) / len(rows)
-    return paper.difference(dataset, claim.score, claim.method, claim.other) or 0.0
+    return paper.find_difference(dataset, claim.score, claim.method, claim.other) or 0.0
 
 
-def _score(text: str, where: str, kind: str, method: str, other: str, score: str = "log_likelihood") -> Claim:
+def _make_score_claim(
+    text: str, where: str, kind: str, method: str, other: str, score: str = "log_likelihood"
+) -> Claim:
     """A claim about the difference in a score of two methods."""
 
-    def measure(experiment: Experiment) -> Measured:
-        return measures.difference(experiment, score, method, other)
+    def measure(experiment: ExperimentRuns) -> Measurement:
+        return measures.measure_difference(experiment, score, method, other)
 
     return Claim(text, where, kind, measure, score, method, other, 0.0 if kind == "greater" else MARGIN)
 
 
 CLAIMS = (
-    _score("BSVI-k beats SVI-k′", "6.2, app. B", "greater", "bsvi", "svi"),
-    _score("BSVI-k-SIR beats SVI-k′", "6.2", "greater", "bsvi-sir", "svi"),
-    _score("SVI-k′ beats the VAE", "6.2", "greater", "svi", "vae"),
-    _score("BSVI-k is at least as good as IWAE-k′", "6.2, app. B", "at least", "bsvi", "iwae"),
+    _make_score_claim("BSVI-k beats SVI-k′", "6.2, app. B", "greater", "bsvi", "svi"),
+    _make_score_claim("BSVI-k-SIR beats SVI-k′", "6.2", "greater", "bsvi-sir", "svi"),
+    _make_score_claim("SVI-k′ beats the VAE", "6.2", "greater", "svi", "vae"),
+    _make_score_claim("BSVI-k is at least as good as IWAE-k′", "6.2, app. B", "at least", "bsvi", "iwae"),
     Claim(
         "BSVI-500 is at least as tight as IWAE-2500",
         "app. C",
         "at least",
-        measures.tightness,
+        measures.measure_tightness,
         score="tightness",
         what="BSVI-500 minus IWAE-2500 on the same models",
         margin=MARGIN_OF_ESTIMATES,
     ),
-    _score("BSVI-k-SIR is close to BSVI-k", "5, app. B", "close", "bsvi-sir", "bsvi"),
-    _score("Double sampling makes little difference", "4.2, 6.2", "close", "bsvi-ds", "bsvi"),
-    _score("Learning π makes little difference", "6.2, 6.5", "close", "bsvi-pi", "bsvi"),
-    _score("Learning π makes little difference with SIR", "6.2, 6.5", "close", "bsvi-sir-pi", "bsvi-sir"),
+    _make_score_claim("BSVI-k-SIR is close to BSVI-k", "5, app. B", "close", "bsvi-sir", "bsvi"),
+    _make_score_claim("Double sampling makes little difference", "4.2, 6.2", "close", "bsvi-ds", "bsvi"),
+    _make_score_claim("Learning π makes little difference", "6.2, 6.5", "close", "bsvi-pi", "bsvi"),
+    _make_score_claim("Learning π makes little difference with SIR", "6.2, 6.5", "close", "bsvi-sir-pi", "bsvi-sir"),
     Claim(
         "SIR regularises: BSVI-k overfits more than BSVI-k-SIR",
         "6.3",
         "greater",
-        lambda experiment: measures.gap_difference(experiment, "bsvi", "bsvi-sir"),
+        lambda experiment: measures.measure_gap_difference(experiment, "bsvi", "bsvi-sir"),
         score="gap",
         what="training minus test log-likelihood, BSVI-k minus BSVI-k-SIR",
         method="bsvi",
         other="bsvi-sir",
     ),
-    _score("KL* of BSVI-k is above that of SVI-k′", "6.4, app. B", "greater", "bsvi", "svi", "kl"),
-    _score("KL* of BSVI-k-SIR is above that of SVI-k′", "6.4", "greater", "bsvi-sir", "svi", "kl"),
-    _score(
+    _make_score_claim("KL* of BSVI-k is above that of SVI-k′", "6.4, app. B", "greater", "bsvi", "svi", "kl"),
+    _make_score_claim("KL* of BSVI-k-SIR is above that of SVI-k′", "6.4", "greater", "bsvi-sir", "svi", "kl"),
+    _make_score_claim(
         "Reconstruction* of BSVI-k is below that of SVI-k′",
         "6.4, app. B",
         "greater",
@@ -174,7 +180,7 @@ CLAIMS = (
         "bsvi",
         "reconstruction",
     ),
-    _score(
+    _make_score_claim(
         "Reconstruction* of BSVI-k-SIR is below that of SVI-k′",
         "6.4",
         "greater",
@@ -186,7 +192,7 @@ CLAIMS = (
         "In training BSVI-k is at least SVI-k",
         "6.5",
         "at least",
-        lambda experiment: measures.in_training(experiment, "bsvi_k", "svi_k", _BUFFERED),
+        lambda experiment: measures.measure_in_training(experiment, "bsvi_k", "svi_k", _BUFFERED),
         what="BSVI-k bound minus SVI-k bound, second half of training, BSVI methods",
         margin=MARGIN_OF_ESTIMATES,
     ),
@@ -194,7 +200,7 @@ CLAIMS = (
         "In training SVI-k is at least SVI-0",
         "6.5",
         "at least",
-        lambda experiment: measures.in_training(experiment, "svi_k", "svi_0", _BUFFERED),
+        lambda experiment: measures.measure_in_training(experiment, "svi_k", "svi_0", _BUFFERED),
         what="SVI-k bound minus SVI-0 bound, second half of training, BSVI methods",
         margin=MARGIN_OF_ESTIMATES,
     ),
@@ -202,7 +208,9 @@ CLAIMS = (
         "π moves to later proposals: buffer weight average above 1/2",
         "6.5",
         "greater",
-        lambda experiment: measures.in_training(experiment, "buffer_weight_average", 0.5, ("bsvi-pi", "bsvi-sir-pi")),
+        lambda experiment: measures.measure_in_training(
+            experiment, "buffer_weight_average", 0.5, ("bsvi-pi", "bsvi-sir-pi")
+        ),
         what="buffer weight average minus 1/2, second half of training, learned π",
         unit="",
     ),
@@ -210,7 +218,7 @@ CLAIMS = (
         "BSVI-k-SIR takes the same time per step as SVI-k′ (within 10%)",
         "5",
         "close",
-        lambda experiment: measures.time_ratio(experiment, "bsvi-sir", "svi"),
+        lambda experiment: measures.measure_time_ratio(experiment, "bsvi-sir", "svi"),
         what="seconds per step, BSVI-k-SIR divided by SVI-k′",
         margin=MARGIN_OF_TIME,
         relative=False,

@@ -4,20 +4,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bsvi.report.experiments import Experiment, Row
+from bsvi.report.experiments import ExperimentRuns, Row
 from bsvi.report.paper import LABELS
-from bsvi.report.series import Metric, Series, changes, metric, series
-from bsvi.report.style import INK, MUTED, Drawn, label_ends, look, new_figure
-from bsvi.report.tables import slug
+from bsvi.report.series import Metric, Series, changes, make_metric, make_series
+from bsvi.report.style import INK, MUTED, ReportFigure, find_look, label_ends, new_figure
+from bsvi.report.tables import make_slug
 
 _BUFFERED = ("bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
 
 
-def curves(experiment: Experiment) -> Drawn | None:
+def draw_curves(experiment: ExperimentRuns) -> ReportFigure | None:
     """The bound in training (top) and validation (bottom) for BSVI and BSVI-SIR: does resampling regularise?"""
-    rows = [row for row in (experiment.row("bsvi"), experiment.row("bsvi-sir")) if row is not None]
+    rows = [row for row in (experiment.find_row("bsvi"), experiment.find_row("bsvi-sir")) if row is not None]
     panels = [("train", "training bound"), ("valid", "validation bound")]
-    lines = {split: _lines(rows, split, metric("bound")) for split, _ in panels}
+    lines = {split: _lines(rows, split, make_metric("bound")) for split, _ in panels}
     if not any(lines.values()):
         return None
     figure = new_figure(height=4.6)
@@ -25,8 +25,8 @@ def curves(experiment: Experiment) -> Drawn | None:
         _draw(axes, lines[split], f"{name} (nats)", settled=True)
     figure.axes[1].set_xlabel("step")
     ends = [f"{name} {row.label} {line.end:.2f}" for split, name in panels for row, line in lines[split]]
-    return Drawn(
-        name=f"{slug(experiment.name)}-curves",
+    return ReportFigure(
+        name=f"{make_slug(experiment.name)}-curves",
         title="BSVI and BSVI-SIR: training and validation",
         caption="If BSVI is above BSVI-SIR in training and below it in validation, resampling regularises (section 6.3). "
         "Thick: mean over seeds; thin: each seed.",
@@ -35,10 +35,14 @@ def curves(experiment: Experiment) -> Drawn | None:
     )
 
 
-def progress(experiment: Experiment) -> Drawn | None:
+def draw_progress(experiment: ExperimentRuns) -> ReportFigure | None:
     """Each method's own bound in training and validation, one small panel per row."""
     rows = [row for row in experiment.rows if any(run.train or run.valid for run in row.runs)][:12]
-    lines = {(row.label, split): series(row, split, metric("bound")) for row in rows for split in ("train", "valid")}
+    lines = {
+        (row.label, split): make_series(row, split, make_metric("bound"))
+        for row in rows
+        for split in ("train", "valid")
+    }
     rows = [row for row in rows if any(lines[row.label, split] is not None for split in ("train", "valid"))]
     if not rows:
         return None
@@ -50,7 +54,7 @@ def progress(experiment: Experiment) -> Drawn | None:
             found = lines[row.label, split]
             if found is None:
                 continue
-            colour = look(row.method).colour if shape == "-" else INK
+            colour = find_look(row.method).colour if shape == "-" else INK
             for seed in found.seeds if len(found.seeds) > 1 else ():
                 axes.plot(found.steps, seed, shape, color=colour, linewidth=0.6, alpha=0.4)
             axes.plot(found.steps, found.mean, shape, color=colour, linewidth=1.3)
@@ -58,7 +62,7 @@ def progress(experiment: Experiment) -> Drawn | None:
             axes.axvline(step, color=MUTED, linestyle=":", linewidth=1)
             beside = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "color": MUTED}
             axes.annotate(LABELS.get(method, method), (step, 0.04), (3, 0), fontsize=8, **beside)
-        axes.set_title(row.short, color=look(row.method).colour)
+        axes.set_title(row.short, color=find_look(row.method).colour)
     for axes in grid[len(rows) :]:
         axes.set_visible(False)
     _settle(grid[0], [line for line in lines.values() if line is not None])
@@ -66,8 +70,8 @@ def progress(experiment: Experiment) -> Drawn | None:
     figure.supylabel("own bound (nats)", color=INK, fontsize=9.5)
     ends = [f"{row.label} {line.end:.2f}" for row in rows if (line := lines[row.label, "train"]) is not None]
     phased = " Dotted: another method takes over (--phases)." if any(changes(row) for row in rows) else ""
-    return Drawn(
-        name=f"{slug(experiment.name)}-progress",
+    return ReportFigure(
+        name=f"{make_slug(experiment.name)}-progress",
         title="Every method's training",
         caption="Solid: training; dashed: validation; thick: mean over seeds. Each method's own bound, so panels do not compare."
         + phased,
@@ -76,12 +80,12 @@ def progress(experiment: Experiment) -> Drawn | None:
     )
 
 
-def svi_gain(experiment: Experiment) -> Drawn | None:
+def draw_svi_gain(experiment: ExperimentRuns) -> ReportFigure | None:
     """What the SVI steps gain over the encoder's proposal, in training."""
-    return _over_steps(
+    return _draw_over_steps(
         experiment,
         (*_BUFFERED, "svi"),
-        metric("svi_k", "svi_0"),
+        make_metric("svi_k", "svi_0"),
         "svi-gain",
         "What SVI adds: SVI-k minus SVI-0",
         "SVI-k − SVI-0 (nats)",
@@ -90,12 +94,12 @@ def svi_gain(experiment: Experiment) -> Drawn | None:
     )
 
 
-def buffer_gain(experiment: Experiment) -> Drawn | None:
+def draw_buffer_gain(experiment: ExperimentRuns) -> ReportFigure | None:
     """What the buffer gains over the last proposal alone, in training."""
-    return _over_steps(
+    return _draw_over_steps(
         experiment,
         _BUFFERED,
-        metric("bsvi_k", "svi_k"),
+        make_metric("bsvi_k", "svi_k"),
         "buffer-gain",
         "What the buffer adds: BSVI-k minus SVI-k",
         "BSVI-k − SVI-k (nats)",
@@ -103,12 +107,12 @@ def buffer_gain(experiment: Experiment) -> Drawn | None:
     )
 
 
-def buffer_weights(experiment: Experiment) -> Drawn | None:
+def draw_buffer_weights(experiment: ExperimentRuns) -> ReportFigure | None:
     """Where the learned buffer weight lies: 0 is the encoder's proposal, 1 the last."""
-    return _over_steps(
+    return _draw_over_steps(
         experiment,
         ("bsvi-pi", "bsvi-sir-pi"),
-        metric("buffer_weight_average"),
+        make_metric("buffer_weight_average"),
         "buffer-weight",
         "Where π goes: buffer weight average",
         "average of i/k under π",
@@ -118,8 +122,8 @@ def buffer_weights(experiment: Experiment) -> Drawn | None:
     )
 
 
-def _over_steps(
-    experiment: Experiment,
+def _draw_over_steps(
+    experiment: ExperimentRuns,
     methods: tuple[str, ...],
     read: Metric,
     name: str,
@@ -127,8 +131,8 @@ def _over_steps(
     ylabel: str,
     caption: str,
     level: float | None = None,  # of a dashed line to compare with
-) -> Drawn | None:
-    rows = [row for row in (experiment.row(method) for method in methods) if row is not None]
+) -> ReportFigure | None:
+    rows = [row for row in (experiment.find_row(method) for method in methods) if row is not None]
     lines = _lines(rows, "train", read)
     if not lines:
         return None
@@ -139,17 +143,19 @@ def _over_steps(
     _draw(axes, lines, ylabel)
     axes.set_xlabel("step")
     ends = [f"{row.label} {line.end:.3g}" for row, line in lines]
-    return Drawn(f"{slug(experiment.name)}-{name}", title, caption, f"At the end: {'; '.join(ends)}.", figure)
+    return ReportFigure(
+        f"{make_slug(experiment.name)}-{name}", title, caption, f"At the end: {'; '.join(ends)}.", figure
+    )
 
 
 def _lines(rows: list[Row], split: str, read: Metric) -> list[tuple[Row, Series]]:
-    found = [(row, series(row, split, read)) for row in rows]
+    found = [(row, make_series(row, split, read)) for row in rows]
     return [(row, line) for row, line in found if line is not None]
 
 
 def _draw(axes: Axes, lines: list[tuple[Row, Series]], ylabel: str, settled: bool = False) -> None:
     for row, line in lines:
-        style = look(row.method)
+        style = find_look(row.method)
         for seed in line.seeds if len(line.seeds) > 1 else ():
             axes.plot(line.steps, seed, color=style.colour, linewidth=0.6, alpha=0.4)
         axes.plot(line.steps, line.mean, style.line, color=style.colour)
@@ -158,7 +164,7 @@ def _draw(axes: Axes, lines: list[tuple[Row, Series]], ylabel: str, settled: boo
     if settled:
         _settle(axes, [line for _, line in lines])
     axes.margins(x=0.01)
-    label_ends(axes, [(line.end, row.short, look(row.method).colour) for row, line in lines])
+    label_ends(axes, [(line.end, row.short, find_look(row.method).colour) for row, line in lines])
 
 
 def _settle(axes: Axes, lines: list[Series]) -> None:

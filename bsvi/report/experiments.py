@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bsvi.report.paper import LABELS, ORDER, dataset_of
-from bsvi.report.runs import Run, Warned
+from bsvi.report.paper import LABELS, ORDER, find_dataset
+from bsvi.report.runs import ReportedRun, ReportWarning
 
 _ROOM = 26  # letters beside a line or a point of a figure
 _NOT_A_SETTING = {"seed", "seeds", "method", "out", "resume", "device", "threads", "name", "experiment"}
@@ -21,7 +21,7 @@ class Row:
 
     method: str
     variant: str
-    runs: list[Run]
+    runs: list[ReportedRun]
     number: int = 0  # in the list of names that are too long for a figure
 
     @property
@@ -42,12 +42,12 @@ class Row:
         name = LABELS.get(self.method, self.method)
         return f"{name} [{self.number}]" if len(name) <= _ROOM - 5 else f"[{self.number}]"
 
-    def scored(self, split: str) -> list[Run]:
+    def select_scored(self, split: str) -> list[ReportedRun]:
         return [run for run in self.runs if split in run.scores]
 
     def means(self, split: str, score: str) -> list[float]:
         """The score's mean over examples, one per seed that has it."""
-        means = [run.scores[split].mean(score) for run in self.scored(split)]
+        means = [run.scores[split].mean(score) for run in self.select_scored(split)]
         return [mean for mean in means if mean is not None]
 
     @property
@@ -57,26 +57,26 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ExperimentRuns:
     """All runs of one experiment: rows in the paper's order, warnings, and the paper's data set it can be laid beside."""
 
     name: str
     rows: list[Row]
     dataset: str | None
-    warnings: list[Warned]
+    warnings: list[ReportWarning]
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ReportedRun]:
         return [run for row in self.rows for run in row.runs]
 
-    def alike(self, method: str) -> Row | None:
+    def find_comparable(self, method: str) -> Row | None:
         """The method's row that agrees with the others in all but the method: the one that claims are about."""
         return next((row for row in self.rows if row.method == method and not row.variant), None)
 
-    def row(self, method: str) -> Row | None:
+    def find_row(self, method: str) -> Row | None:
         """The same, or where there is none the method's largest row: to show it, never to compare it."""
         mine = [row for row in self.rows if row.method == method]
-        return self.alike(method) or max(mine, key=lambda row: len(row.runs), default=None)
+        return self.find_comparable(method) or max(mine, key=lambda row: len(row.runs), default=None)
 
     @property
     def left_out(self) -> list[Row]:
@@ -87,15 +87,15 @@ class Experiment:
         return [split for split in ("test", "train", "valid") if any(split in run.scores for run in self.runs)]
 
 
-def group(runs: list[Run]) -> list[Experiment]:
+def group_runs(runs: list[ReportedRun]) -> list[ExperimentRuns]:
     """Experiments by name; a method's runs with other settings (an ablation) become rows of their own."""
     names = sorted({run.experiment for run in runs})
-    return [_experiment(name, [run for run in runs if run.experiment == name]) for name in names]
+    return [_make_experiment(name, [run for run in runs if run.experiment == name]) for name in names]
 
 
-def settings(run: Run) -> dict[str, Any]:
+def read_settings(run: ReportedRun) -> dict[str, Any]:
     """The configuration with dotted names, without what may differ between runs of one row."""
-    flat = dict(_flat(run.part("config")))
+    flat = dict(_flatten(run.part("config")))
     flat = {key: value for key, value in flat.items() if key not in _NOT_A_SETTING}
     if not flat.get("phases"):
         flat.pop("phases", None)  # older runs do not say that they have none
@@ -105,7 +105,7 @@ def settings(run: Run) -> dict[str, Any]:
     return flat | {"k": run.config["k"]} if run.config.get("k") is not None else flat
 
 
-def circumstances(run: Run) -> dict[str, Any]:
+def read_circumstances(run: ReportedRun) -> dict[str, Any]:
     """What decides a run's numbers beside its settings, as far as it is known: data, updates, how test scores were made.
 
     A run that its own rule stopped early has made as many updates as its settings ask for.
@@ -122,19 +122,19 @@ def circumstances(run: Run) -> dict[str, Any]:
     return found
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _flatten(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
     for key, value in tree.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+        pairs += _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
     return pairs
 
 
-def _experiment(name: str, runs: list[Run]) -> Experiment:
-    kept, warnings = _one_per_seed(runs)
-    usual = _usual(kept)
-    rows: dict[tuple[str, str], list[Run]] = {}
+def _make_experiment(name: str, runs: list[ReportedRun]) -> ExperimentRuns:
+    kept, warnings = _drop_repeats(runs)
+    usual = _find_usual(kept)
+    rows: dict[tuple[str, str], list[ReportedRun]] = {}
     for run in kept:
-        variant = _variant(run, *usual)
+        variant = _describe_variant(run, *usual)
         if run.own and "seed" not in run.config and (run.method, variant) in rows:
             variant = f"in {run.path.parent}"  # of the same name, but nobody says that it is the same
         rows.setdefault((run.method, variant), []).append(run)
@@ -142,63 +142,69 @@ def _experiment(name: str, runs: list[Run]) -> Experiment:
     ordered = sorted(rows, key=lambda key: (order.get(key[0], len(order)), key))
     warnings += _data_warnings(kept) + _score_warnings(kept)
     known = [run for run in kept if run.method in ORDER]  # beside runs of other methods the paper has nothing to say
-    sets = {dataset_of(str(run.part("data").get("name", name))) for run in known}
-    return Experiment(
+    sets = {find_dataset(str(run.part("data").get("name", name))) for run in known}
+    return ExperimentRuns(
         name=name,
-        rows=_numbered([Row(method, variant, rows[method, variant]) for method, variant in ordered]),
+        rows=_number_rows([Row(method, variant, rows[method, variant]) for method, variant in ordered]),
         dataset=sets.pop() if len(sets) == 1 else None,
         warnings=warnings + [warned for run in kept for warned in run.warnings],
     )
 
 
-def _numbered(rows: list[Row]) -> list[Row]:
+def _number_rows(rows: list[Row]) -> list[Row]:
     long = [row.label for row in rows if len(row.label) > _ROOM]
     return [replace(row, number=long.index(row.label) + 1) if row.label in long else row for row in rows]
 
 
-def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Warned]]:
+def _drop_repeats(runs: list[ReportedRun]) -> tuple[list[ReportedRun], list[ReportWarning]]:
     """Of folders with equal method, seed and settings only the furthest counts, or one run would be counted twice."""
-    best: dict[Any, Run] = {}
+    best: dict[Any, ReportedRun] = {}
     warnings = []
     for run in sorted(runs, key=lambda run: (len(run.scores), run.result is not None, run.steps), reverse=True):
-        key = (run.method, run.seed, _frozen(run), circumstances(run).get("data"), run.path if run.own else None)
+        key = (
+            run.method,
+            run.seed,
+            _make_settings_key(run),
+            read_circumstances(run).get("data"),
+            run.path if run.own else None,
+        )
         if key in best:
             text = f"the same method, seed and settings as {best[key].path}, which is further: left out"
-            warnings.append(Warned(str(run.path), text, text.replace(str(best[key].path), "another folder")))
+            warnings.append(ReportWarning(str(run.path), text, text.replace(str(best[key].path), "another folder")))
         best.setdefault(key, run)
     return sorted(best.values(), key=lambda run: (run.method, run.seed, str(run.path))), warnings
 
 
-def _frozen(run: Run) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, repr(value)) for key, value in settings(run).items()))
+def _make_settings_key(run: ReportedRun) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, repr(value)) for key, value in read_settings(run).items()))
 
 
-def _usual(runs: list[Run]) -> tuple[dict[str, str], dict[str, str]]:
+def _find_usual(runs: list[ReportedRun]) -> tuple[dict[str, str], dict[str, str]]:
     """The settings, then the circumstances, under which the most runs of different methods meet on a seed."""
-    by_settings: dict[Any, list[Run]] = {}
+    by_settings: dict[Any, list[ReportedRun]] = {}
     for run in runs:
-        by_settings.setdefault(_frozen(run), []).append(run)
-    shared, alike = max(by_settings.items(), key=lambda item: _meetings(item[1]))
+        by_settings.setdefault(_make_settings_key(run), []).append(run)
+    shared, alike = max(by_settings.items(), key=lambda item: _count_meetings(item[1]))
     beside: dict[str, str] = {}
-    known = {run.path: {name: repr(value) for name, value in circumstances(run).items()} for run in alike}
+    known = {run.path: {name: repr(value) for name, value in read_circumstances(run).items()} for run in alike}
     for name in dict.fromkeys(name for run in alike for name in known[run.path]):
         values = dict.fromkeys(known[run.path][name] for run in alike if name in known[run.path])
         if values:
             groups = {value: [run for run in alike if known[run.path].get(name) == value] for value in values}
-            beside[name] = max(groups, key=lambda value: _meetings(groups[value]))
+            beside[name] = max(groups, key=lambda value: _count_meetings(groups[value]))
             alike = [run for run in alike if known[run.path].get(name, beside[name]) == beside[name]]
     return dict(shared), beside
 
 
-def _meetings(runs: list[Run]) -> tuple[int, int]:
+def _count_meetings(runs: list[ReportedRun]) -> tuple[int, int]:
     """Pairs of different methods on one seed, then the number of runs."""
     methods = Counter(seed for seed, _ in {(run.seed, run.method) for run in runs})
     return sum(n * (n - 1) // 2 for n in methods.values()), len(runs)
 
 
-def _variant(run: Run, shared: dict[str, str], beside: dict[str, str]) -> str:
+def _describe_variant(run: ReportedRun, shared: dict[str, str], beside: dict[str, str]) -> str:
     """How the run differs from those that compare, in words; '' where it is one of them."""
-    own, known = settings(run), circumstances(run)
+    own, known = read_settings(run), read_circumstances(run)
     changed = [f"{key} = {own[key]}" for key in sorted(own) if repr(own[key]) != shared.get(key)]
     if own or not run.own:  # of a user's own run without settings nothing is known
         changed += [f"no {key}" for key in sorted(set(shared) - set(own))]
@@ -208,28 +214,34 @@ def _variant(run: Run, shared: dict[str, str], beside: dict[str, str]) -> str:
     return ", ".join(changed + [f"{key} = {known[key]}" for key in other])
 
 
-def _data_warnings(runs: list[Run]) -> list[Warned]:
+def _data_warnings(runs: list[ReportedRun]) -> list[ReportWarning]:
     hashes = Counter(str(run.part("data")["sha256"]) for run in runs if "sha256" in run.part("data"))
     if len(hashes) < 2:
         return []
-    return [Warned("", f"the runs saw {len(hashes)} different data sets (by hash): only runs on the same one compare")]
+    return [
+        ReportWarning(
+            "", f"the runs saw {len(hashes)} different data sets (by hash): only runs on the same one compare"
+        )
+    ]
 
 
-def _score_warnings(runs: list[Run]) -> list[Warned]:
+def _score_warnings(runs: list[ReportedRun]) -> list[ReportWarning]:
     warnings = []
     for run in runs:
         if run.scores and run.result is None:
             text = f"scored at step {run.steps} before its training had ended: go on training, then evaluate again"
-            warnings.append(Warned(str(run.path), text))
+            warnings.append(ReportWarning(str(run.path), text))
     for split in ("test", "valid", "train"):
         scored = [run for run in runs if split in run.scores]
         for name, what in (("k", "numbers of steps k"), ("examples", "numbers of examples")):
             found = sorted({str(run.scores[split].summary.get(name)) for run in scored})
             if len(found) > 1:
-                warnings.append(Warned("", f"{split} scores were made with different {what}: {', '.join(found)}"))
+                warnings.append(
+                    ReportWarning("", f"{split} scores were made with different {what}: {', '.join(found)}")
+                )
         for run in scored:
             step, best = run.scores[split].summary.get("checkpoint_step"), (run.result or {}).get("best_step")
             if step is not None and best is not None and step != best:
                 text = f"{split} scores are of step {step}, the best weights are now of step {best}: evaluate again"
-                warnings.append(Warned(str(run.path), text))
+                warnings.append(ReportWarning(str(run.path), text))
     return warnings

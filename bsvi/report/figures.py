@@ -7,26 +7,28 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from PIL import Image
 
-from bsvi.report.curves import buffer_gain, buffer_weights, curves, progress, svi_gain
-from bsvi.report.experiments import Experiment, Row
-from bsvi.report.measures import rows_difference
-from bsvi.report.style import LINE, MUTED, Drawn, label_points, look, new_figure
-from bsvi.report.tables import slug
+from bsvi.report.curves import draw_buffer_gain, draw_buffer_weights, draw_curves, draw_progress, draw_svi_gain
+from bsvi.report.experiments import ExperimentRuns, Row
+from bsvi.report.measures import measure_rows_difference
+from bsvi.report.style import LINE, MUTED, ReportFigure, find_look, label_points, new_figure
+from bsvi.report.tables import make_slug
 from bsvi.system.files import open_to_read
 
 _MOST_PIXELS = 50_000_000  # of a picture, before it is made smaller
 
 
-def differences(experiment: Experiment) -> Drawn | None:
+def draw_differences(experiment: ExperimentRuns) -> ReportFigure | None:
     """Log-likelihood of each method minus SVI's (or the VAE's), paired, with intervals."""
     references = [
-        row for row in (experiment.row("svi"), experiment.row("vae")) if row is not None and row.scored("test")
+        row
+        for row in (experiment.find_row("svi"), experiment.find_row("vae"))
+        if row is not None and row.select_scored("test")
     ]
-    rows = [row for row in experiment.rows if row.scored("test") and row not in references[:1]]
+    rows = [row for row in experiment.rows if row.select_scored("test") and row not in references[:1]]
     if not references or not rows:
         return None
     base = references[0]
-    found = [(row, rows_difference(row, base, "log_likelihood").interval) for row in rows]
+    found = [(row, measure_rows_difference(row, base, "log_likelihood").interval) for row in rows]
     known = [(row, interval) for row, interval in found if interval is not None]
     if not known:
         return None
@@ -34,7 +36,7 @@ def differences(experiment: Experiment) -> Drawn | None:
     axes = figure.subplots()
     axes.axvline(0, color=MUTED, linewidth=1)
     for i, (row, interval) in enumerate(reversed(known)):
-        style = look(row.method)
+        style = find_look(row.method)
         if np.isfinite(interval.low):
             axes.plot([interval.low, interval.high], [i, i], color=style.colour, linewidth=2.4, solid_capstyle="butt")
         axes.plot([interval.mean], [i], style.marker, color=style.colour, markersize=7)
@@ -44,8 +46,8 @@ def differences(experiment: Experiment) -> Drawn | None:
     axes.set_xlabel(f"test log-likelihood minus that of {base.short} (nats)")
     parts = [f"{row.label} {interval.mean:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]" for row, interval in known]
     one = " One seed: the intervals cover examples alone." if any(i.seeds < 2 for _, i in known) else ""
-    return Drawn(
-        name=f"{slug(experiment.name)}-differences",
+    return ReportFigure(
+        name=f"{make_slug(experiment.name)}-differences",
         title=f"Gain over {base.label}",
         caption=f"Paired differences in test log-likelihood, with 95% intervals over seeds and examples.{one}",
         alt=f"Difference to {base.label} in nats: {'; '.join(parts)}.",
@@ -53,7 +55,7 @@ def differences(experiment: Experiment) -> Drawn | None:
     )
 
 
-def rate_distortion(experiment: Experiment) -> Drawn | None:
+def draw_rate_distortion(experiment: ExperimentRuns) -> ReportFigure | None:
     """KL* against Reconstruction*, with lines of equal ELBO*."""
     points = [(row, row.means("test", "kl"), row.means("test", "reconstruction")) for row in experiment.rows]
     points = [(row, rate, distortion) for row, rate, distortion in points if rate and len(rate) == len(distortion)]
@@ -62,7 +64,7 @@ def rate_distortion(experiment: Experiment) -> Drawn | None:
     figure = new_figure(height=3.7)
     axes = figure.subplots()
     for row, rate, distortion in points:
-        style = look(row.method)
+        style = find_look(row.method)
         axes.plot(rate, distortion, style.marker, color=style.colour, markersize=3.5, alpha=0.45)
         axes.plot([np.mean(rate)], [np.mean(distortion)], style.marker, color=style.colour, markersize=8)
     axes.margins(0.16)
@@ -70,11 +72,11 @@ def rate_distortion(experiment: Experiment) -> Drawn | None:
     axes.set_ylabel("distortion, Reconstruction* (nats)")
     _equal_elbo(axes)
     label_points(
-        axes, [(float(np.mean(x)), float(np.mean(y)), row.short, look(row.method).colour) for row, x, y in points]
+        axes, [(float(np.mean(x)), float(np.mean(y)), row.short, find_look(row.method).colour) for row, x, y in points]
     )
     parts = [f"{row.label} {np.mean(x):.2f}, {np.mean(y):.2f}" for row, x, y in points]
-    return Drawn(
-        name=f"{slug(experiment.name)}-rate-distortion",
+    return ReportFigure(
+        name=f"{make_slug(experiment.name)}-rate-distortion",
         title="Rate and distortion",
         caption="Test set; right means more use of the latent, down a better reconstruction. Grey lines: equal ELBO*. "
         "Large: mean over seeds; small: each seed.",
@@ -83,9 +85,9 @@ def rate_distortion(experiment: Experiment) -> Drawn | None:
     )
 
 
-def cost(experiment: Experiment) -> Drawn | None:
+def draw_cost(experiment: ExperimentRuns) -> ReportFigure | None:
     """Log-likelihood against decoder calls and against time per step, relative to the VAE."""
-    vae = experiment.row("vae")
+    vae = experiment.find_row("vae")
     base = vae.pace if vae is not None else None
     scale = base or 1.0
     time_name = "time per step, ratio to VAE" if base else "seconds per step"
@@ -106,7 +108,7 @@ def cost(experiment: Experiment) -> Drawn | None:
     figure = new_figure(height=2.75 * len(panels))
     for axes, (title, known) in zip(np.atleast_1d(figure.subplots(len(panels))), panels, strict=True):
         for row, at, means in known:
-            style = look(row.method)
+            style = find_look(row.method)
             axes.errorbar(
                 [at], [np.mean(means)], [_deviation(means)], fmt=style.marker, color=style.colour, markersize=7
             )
@@ -119,12 +121,12 @@ def cost(experiment: Experiment) -> Drawn | None:
         axes.set_ylabel("log-likelihood (nats)")
         label_points(
             axes,
-            [(at, float(np.mean(m)), row.short, look(row.method).colour) for row, at, m in known],
+            [(at, float(np.mean(m)), row.short, find_look(row.method).colour) for row, at, m in known],
             [_deviation(m) for *_, m in known],
         )
     parts = [f"{row.label} {at:.2f}, {np.mean(means):.2f}" for row, at, means in panels[-1][1]]
-    return Drawn(
-        name=f"{slug(experiment.name)}-cost",
+    return ReportFigure(
+        name=f"{make_slug(experiment.name)}-cost",
         title="Cost and log-likelihood",
         caption="Up and left is better. Bars: standard deviation over seeds. Times are those of these runs, of the fastest seed.",
         alt=f"{panels[-1][0]} and test log-likelihood: {'; '.join(parts)}.",
@@ -132,10 +134,10 @@ def cost(experiment: Experiment) -> Drawn | None:
     )
 
 
-def latent(experiment: Experiment) -> Drawn | None:
+def draw_latent(experiment: ExperimentRuns) -> ReportFigure | None:
     """The pictures of `bsvi sample`: SVI above BSVI-SIR as in the paper, or whatever methods have some."""
-    methods = [method for method in ("svi", "bsvi-sir") if _picture(experiment.row(method)) is not None]
-    rows = [experiment.row(method) for method in methods] if methods else experiment.rows
+    methods = [method for method in ("svi", "bsvi-sir") if _picture(experiment.find_row(method)) is not None]
+    rows = [experiment.find_row(method) for method in methods] if methods else experiment.rows
     found = [(row, picture) for row in rows if row is not None and (picture := _picture(row)) is not None][:4]
     if not found:
         return None
@@ -144,10 +146,10 @@ def latent(experiment: Experiment) -> Drawn | None:
     panels = np.atleast_1d(figure.subplots(len(found), height_ratios=sizes))
     for axes, (row, picture) in zip(panels, found, strict=True):
         axes.imshow(picture, cmap="gray", interpolation="nearest")
-        axes.set_title(row.short, color=look(row.method).colour)
+        axes.set_title(row.short, color=find_look(row.method).colour)
         axes.set_axis_off()
-    return Drawn(
-        name=f"{slug(experiment.name)}-latent",
+    return ReportFigure(
+        name=f"{make_slug(experiment.name)}-latent",
         title="Images from the decoder",
         caption="Each row is one z from the prior, drawn from several times: the more alike the images of a row, the more "
         "z says (section 6.4).",
@@ -157,16 +159,16 @@ def latent(experiment: Experiment) -> Drawn | None:
 
 
 # Each returns None where its data are missing; all are to be called within `styled()`.
-FIGURES: tuple[Callable[[Experiment], Drawn | None], ...] = (
-    differences,
-    curves,
-    rate_distortion,
-    cost,
-    svi_gain,
-    buffer_gain,
-    buffer_weights,
-    latent,
-    progress,
+FIGURES: tuple[Callable[[ExperimentRuns], ReportFigure | None], ...] = (
+    draw_differences,
+    draw_curves,
+    draw_rate_distortion,
+    draw_cost,
+    draw_svi_gain,
+    draw_buffer_gain,
+    draw_buffer_weights,
+    draw_latent,
+    draw_progress,
 )
 
 

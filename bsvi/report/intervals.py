@@ -26,10 +26,10 @@ class Interval:
         return self.seeds >= FEWEST_SEEDS
 
 
-def over_seeds(values: list[float], level: float = 0.95) -> Interval:
+def interval_over_seeds(values: list[float], level: float = 0.95) -> Interval:
     """Student's interval for the mean over seeds; a single seed has none.
 
-    >>> over_seeds([1.0, 2.0, 3.0])
+    >>> interval_over_seeds([1.0, 2.0, 3.0])
     Interval(mean=2.0, low=-0.48..., high=4.48..., seeds=3, examples=0)
     """
     mean = float(np.mean(values))
@@ -39,7 +39,7 @@ def over_seeds(values: list[float], level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, len(values))
 
 
-def crossed(*parts: Float[np.ndarray, "seeds _"], level: float = 0.95) -> Interval:
+def crossed_interval(*parts: Float[np.ndarray, "seeds _"], level: float = 0.95) -> Interval:
     """The interval for the sum of the parts' means; a part holds one value per seed and example.
 
     A difference d[s, e] between two methods varies with the seed (one training run is lucky) and with the example (one
@@ -58,7 +58,7 @@ def crossed(*parts: Float[np.ndarray, "seeds _"], level: float = 0.95) -> Interv
     interval covers examples alone.
 
     >>> import numpy as np
-    >>> crossed(np.array([[1.0, 2.0, 3.0], [1.5, 2.5, 3.5]])).seeds
+    >>> crossed_interval(np.array([[1.0, 2.0, 3.0], [1.5, 2.5, 3.5]])).seeds
     2
     """
     seeds = parts[0].shape[0]

@@ -3,33 +3,37 @@
 import re
 from dataclasses import dataclass
 
-from bsvi.report.runs import Warned
+from bsvi.report.runs import ReportWarning
 
 _NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w])")  # not the 500 of IWAE-500, which is a name
 
 
 @dataclass(frozen=True)
-class Kind:
+class WarningKind:
     """One kind of warning in words that are true of all of them, and the warnings themselves."""
 
     text: str
-    warnings: list[Warned]
+    warnings: list[ReportWarning]
 
 
-def by_kind(warnings: list[Warned]) -> list[Kind]:
+def group_by_kind(warnings: list[ReportWarning]) -> list[WarningKind]:
     """The kinds of warnings, the most frequent first; those that differ in numbers alone are of one kind.
 
-    >>> [kind.text for kind in by_kind([Warned("a", "high for 30% of 9 images"), Warned("b", "high for 8% of 9 images")])]
+    >>> warnings = [ReportWarning("a", "high for 30% of 9 images"), ReportWarning("b", "high for 8% of 9 images")]
+    >>> [kind.text for kind in group_by_kind(warnings)]
     ['high for 8 to 30% of 9 images']
     """
-    kinds: dict[str, list[Warned]] = {}
+    kinds: dict[str, list[ReportWarning]] = {}
     for warned in warnings:
         kinds.setdefault(warned.kind or _NUMBER.sub("\0", warned.text), []).append(warned)
     ordered = sorted(kinds.values(), key=len, reverse=True)
-    return [Kind(members[0].kind or _spanning([warned.text for warned in members]), members) for members in ordered]
+    return [
+        WarningKind(members[0].kind or _merge_texts([warned.text for warned in members]), members)
+        for members in ordered
+    ]
 
 
-def _spanning(texts: list[str]) -> str:
+def _merge_texts(texts: list[str]) -> str:
     """The text that all have in common, with the smallest and the largest where numbers differ."""
     between = _NUMBER.split(texts[0])
     spans = []

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from bsvi.report import paper, render, run_tables, tables
 from bsvi.report.cells import Table
-from bsvi.report.claims import check
-from bsvi.report.experiments import Experiment, group
+from bsvi.report.claims import check_claims
+from bsvi.report.experiments import ExperimentRuns, group_runs
 from bsvi.report.figures import FIGURES
 from bsvi.report.page import Section, to_page
-from bsvi.report.runs import Run, Warned, find_runs, read_runs
-from bsvi.report.style import Drawn, styled, to_bytes
-from bsvi.report.words import summary
+from bsvi.report.runs import ReportedRun, ReportWarning, find_runs, read_runs
+from bsvi.report.style import ReportFigure, to_bytes, use_style
+from bsvi.report.words import write_summary
 from bsvi.system.files import write_atomically
 
 _WATCHED = (
@@ -78,7 +78,7 @@ def make_report(
         return _write(places, out, reload=0.0)
 
 
-def _count(runs: list[Run]) -> str:
+def _count(runs: list[ReportedRun]) -> str:
     """'8 runs, 2 of them running', or that there are none yet."""
     states = [run.state for run in runs]
     text = f"{len(states)} run{'s' * (len(states) != 1)}" if states else "no runs yet"
@@ -97,7 +97,7 @@ def _check(places: list[Path]) -> None:
 
 def _write(places: list[Path], out: Path, reload: float, say: Callable[[str], None] = lambda line: None) -> Path:
     runs, warnings = read_runs(places)
-    with styled():
+    with use_style():
         sections = [_section(experiment) for experiment in _group(runs, warnings)]
         for section in sections:
             for table in (*section.claims, *section.scores, *section.about_runs):
@@ -108,29 +108,31 @@ def _write(places: list[Path], out: Path, reload: float, say: Callable[[str], No
                 for kind in ("png", "pdf"):
                     path = out / "figures" / f"{drawn.name}.{kind}"
                     write_atomically(path, to_bytes(drawn.figure, kind), within=out)
-        page = to_page(sections, tables.papers_tables(), warnings, reload)
+        page = to_page(sections, tables.make_paper_tables(), warnings, reload)
     path = out / "index.html"
     write_atomically(path, page.encode(errors="replace"))
     say(f"{time.strftime('%H:%M:%S')} written: {_count(runs)}{f', {len(warnings)} left out' if warnings else ''}")
     return path
 
 
-def _group(runs: list[Run], warnings: list[Warned]) -> list[Experiment]:
+def _group(runs: list[ReportedRun], warnings: list[ReportWarning]) -> list[ExperimentRuns]:
     """The experiments; runs with which there would be none are left out, each with a warning."""
     try:
-        return group(runs)
+        return group_runs(runs)
     except Exception:
         kept = []
         for run in runs:
             try:
-                group([run])
+                group_runs([run])
                 kept.append(run)
             except Exception as error:
-                warnings.append(Warned(str(run.path), f"{type(error).__name__}: {error}: the folder is left out"))
-        return group(kept)
+                warnings.append(
+                    ReportWarning(str(run.path), f"{type(error).__name__}: {error}: the folder is left out")
+                )
+        return group_runs(kept)
 
 
-def _section(experiment: Experiment) -> Section:
+def _section(experiment: ExperimentRuns) -> Section:
     warnings = list(experiment.warnings)
 
     def attempt(name: str, make: Callable[[], Made | None]) -> list[Made]:
@@ -139,24 +141,24 @@ def _section(experiment: Experiment) -> Section:
             made = make()
             return [] if made is None else [made]
         except Exception as error:
-            warnings.append(Warned("", f"{name} could not be made ({type(error).__name__}: {error})"))
+            warnings.append(ReportWarning("", f"{name} could not be made ({type(error).__name__}: {error})"))
             return []
 
     known = any(row.method in paper.ORDER for row in experiment.rows)  # else the paper says nothing about these runs
-    lines = next(iter(attempt("the check of claims", lambda: check(experiment) if known else [])), [])
-    sentences = next(iter(attempt("the summary", lambda: summary(experiment, lines))), [])
-    claims = attempt("the table of claims", lambda: tables.claims_table(experiment, lines) if lines else None)
+    lines = next(iter(attempt("the check of claims", lambda: check_claims(experiment) if known else [])), [])
+    sentences = next(iter(attempt("the summary", lambda: write_summary(experiment, lines))), [])
+    claims = attempt("the table of claims", lambda: tables.make_claims_table(experiment, lines) if lines else None)
     scores: list[Table] = []
     for split in experiment.splits():
-        scores += attempt(f"the table of {split} scores", partial(tables.scores_table, experiment, split))
+        scores += attempt(f"the table of {split} scores", partial(tables.make_scores_table, experiment, split))
         if split == "test":
-            scores += attempt("the table of differences", partial(tables.differences_table, experiment))
-            scores += attempt("the IWAE comparison", partial(tables.iwae_table, experiment))
-    about = attempt("the table of cost", partial(run_tables.cost_table, experiment))
-    about += attempt("the table of runs", partial(run_tables.runs_table, experiment))
-    figures: list[Drawn] = []
+            scores += attempt("the table of differences", partial(tables.make_differences_table, experiment))
+            scores += attempt("the IWAE comparison", partial(tables.make_iwae_table, experiment))
+    about = attempt("the table of cost", partial(run_tables.make_cost_table, experiment))
+    about += attempt("the table of runs", partial(run_tables.make_runs_table, experiment))
+    figures: list[ReportFigure] = []
     for draw in FIGURES:
-        figures += attempt(f"the figure of {draw.__name__}", partial(draw, experiment))
+        figures += attempt(f"the figure of {draw.__name__.removeprefix('draw_')}", partial(draw, experiment))
     return Section(experiment, lines, sentences, claims, scores, about, figures, warnings)
 
 

@@ -9,39 +9,41 @@ from importlib import resources
 from urllib.parse import quote
 
 from bsvi.report import paper, render
-from bsvi.report.cells import Table, plain
-from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, Line
-from bsvi.report.experiments import Experiment, settings
-from bsvi.report.kinds import Kind, by_kind
-from bsvi.report.runs import Warned
-from bsvi.report.style import Drawn, palette, to_svg
-from bsvi.report.tables import slug
-from bsvi.report.words import best_row, counts
+from bsvi.report.cells import Table, format_number
+from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, ClaimResult
+from bsvi.report.experiments import ExperimentRuns, read_settings
+from bsvi.report.kinds import WarningKind, group_by_kind
+from bsvi.report.runs import ReportWarning
+from bsvi.report.style import ReportFigure, make_palette, to_svg
+from bsvi.report.tables import make_slug
+from bsvi.report.words import count_verdicts, find_best_row
 
 
 @dataclass(frozen=True)
 class Section:
     """One experiment, ready to be shown, its tables in reading order."""
 
-    experiment: Experiment
-    lines: list[Line]
+    experiment: ExperimentRuns
+    lines: list[ClaimResult]
     sentences: list[str]
     claims: list[Table]
     scores: list[Table]
     about_runs: list[Table]
-    figures: list[Drawn]
-    warnings: list[Warned]
+    figures: list[ReportFigure]
+    warnings: list[ReportWarning]
 
 
-def to_page(sections: list[Section], papers: list[Table], warnings: list[Warned], reload: float = 0.0) -> str:
+def to_page(sections: list[Section], papers: list[Table], warnings: list[ReportWarning], reload: float = 0.0) -> str:
     """The whole page as HTML; `reload` is the number of seconds after which it loads itself again (0: never)."""
-    style = _asset("page.css").replace("/*palette*/", palette()).replace("/*dark palette*/", palette(dark=True))
+    style = (
+        _asset("page.css").replace("/*palette*/", make_palette()).replace("/*dark palette*/", make_palette(dark=True))
+    )
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     runs = sum(len(section.experiment.runs) for section in sections)
     names = ", ".join(section.experiment.name for section in sections)
-    links = [(slug(s.experiment.name), s.experiment.name) for s in sections] + [
+    links = [(make_slug(s.experiment.name), s.experiment.name) for s in sections] + [
         ("the-paper", "The paper"),
         ("notes", "Notes"),
     ]
@@ -104,7 +106,7 @@ time.</p></section>"""
 
 
 def _section(section: Section) -> str:
-    experiment, anchor = section.experiment, slug(section.experiment.name)
+    experiment, anchor = section.experiment, make_slug(section.experiment.name)
     sentences = "".join(f"<p>{_code(sentence)}</p>" for sentence in section.sentences)
     figures = "".join(map(_figure, section.figures))
     first, rest = section.scores[:1], section.scores[1:]
@@ -121,13 +123,13 @@ def _section(section: Section) -> str:
 
 
 def _tiles(section: Section) -> str:
-    found, best = counts(section.lines), best_row(section.experiment)
+    found, best = count_verdicts(section.lines), find_best_row(section.experiment)
     tiles = []
     if best is not None:
         means = best.means("test", "log_likelihood")
-        alone = sum(row.scored("test") != [] for row in section.experiment.rows) == 1
+        alone = sum(row.select_scored("test") != [] for row in section.experiment.rows) == 1
         tiles.append(
-            ("", plain(sum(means) / len(means)), f"{'' if alone else 'best '}test log-likelihood: {best.label}")
+            ("", format_number(sum(means) / len(means)), f"{'' if alone else 'best '}test log-likelihood: {best.label}")
         )
     if section.lines:
         tiles += [(HOLDS, str(found[HOLDS]), "claims hold"), (NOT_SHOWN, str(found[NOT_SHOWN]), "not shown")]
@@ -155,13 +157,13 @@ def _table(table: Table) -> str:
     return f'{render.to_html(table)}<p class="files">This table as {links}</p>'
 
 
-def _numbers(experiment: Experiment) -> str:
+def _numbers(experiment: ExperimentRuns) -> str:
     """What the numbers in the figures stand for, where names are too long for them."""
     items = "".join(f"<li>[{row.number}] {html.escape(row.label)}</li>" for row in experiment.rows if row.number)
     return f'<p class="note">In the figures these have numbers:</p><ul class="numbers">{items}</ul>' if items else ""
 
 
-def _figure(drawn: Drawn) -> str:
+def _figure(drawn: ReportFigure) -> str:
     """A figure that enlarges, and can be saved from the page, which may be sent or published without files beside it."""
     title, caption, alt = (html.escape(text, quote=True) for text in (drawn.title, drawn.caption, drawn.alt))
     return (
@@ -171,10 +173,10 @@ def _figure(drawn: Drawn) -> str:
     )
 
 
-def _warnings(anchor: str, warnings: list[Warned]) -> str:
+def _warnings(anchor: str, warnings: list[ReportWarning]) -> str:
     if not warnings:
         return ""
-    kinds = by_kind(warnings)
+    kinds = group_by_kind(warnings)
     title = _count(len(warnings), "warning")
     title += f" of {_count(len(kinds), 'kind')}" if len(kinds) < len(warnings) else ""
     return (
@@ -183,7 +185,7 @@ def _warnings(anchor: str, warnings: list[Warned]) -> str:
     )
 
 
-def _kind(kind: Kind) -> str:
+def _kind(kind: WarningKind) -> str:
     if len(kind.warnings) == 1:
         return f"<li>{_warned(kind.warnings[0].where, kind.warnings[0].text)}</li>"
     members = [(warned.where, "" if warned.text == kind.text else warned.text) for warned in kind.warnings]
@@ -204,7 +206,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def _settings(experiment: Experiment) -> str:
+def _settings(experiment: ExperimentRuns) -> str:
     parts = []
     shared = next((row for row in experiment.rows if not row.variant), None)
     for row in experiment.rows:
@@ -217,10 +219,10 @@ def _settings(experiment: Experiment) -> str:
             }
             rows = "".join(
                 f"<div><dt>{html.escape(str(key))}</dt><dd>{html.escape(str(value))}</dd></div>"
-                for key, value in (settings(run) | about).items()
+                for key, value in (read_settings(run) | about).items()
             )
             name = f"Settings of {row.label}" if row.variant else "Settings that the runs share"
-            anchor = f"{slug(experiment.name)}-settings" + (f"-{slug(row.label)}" if row.variant else "")
+            anchor = f"{make_slug(experiment.name)}-settings" + (f"-{make_slug(row.label)}" if row.variant else "")
             parts.append(
                 f'<details id="{anchor}"><summary>{html.escape(name)}</summary><dl class="settings">{rows}</dl></details>'
             )

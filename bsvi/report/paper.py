@@ -137,7 +137,7 @@ SIGNS = (
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedNumber:
     """A number as the paper prints it: '-89.83', and '0.03' or '' for its standard deviation."""
 
     text: str
@@ -155,7 +155,7 @@ class PaperTable:
     dataset: str
     split: str
     source: str  # the label in the paper's LaTeX
-    rows: dict[str, dict[str, Printed]]
+    rows: dict[str, dict[str, PrintedNumber]]
 
     @property
     def erratum(self) -> str:
@@ -163,51 +163,51 @@ class PaperTable:
 
 
 @cache
-def score_tables() -> dict[tuple[str, str], PaperTable]:
+def read_score_tables() -> dict[tuple[str, str], PaperTable]:
     """The paper's tables of scores by (data set, split): appendix B, whose rows contain those of section 6.
 
-    >>> score_tables()["omniglot", "test"].rows["bsvi-sir"]["log_likelihood"]
-    Printed(text='-88.80', deviation='0.03')
+    >>> read_score_tables()["omniglot", "test"].rows["bsvi-sir"]["log_likelihood"]
+    PrintedNumber(text='-88.80', deviation='0.03')
     """
     return {key[:2]: PaperTable(*key, _parse(text, tuple(SCORES))) for key, text in _SCORES.items()}
 
 
 @cache
-def iwae_tables() -> dict[str, PaperTable]:
+def read_iwae_tables() -> dict[str, PaperTable]:
     """The paper's comparisons of BSVI-500 with IWAE by data set: appendix C.
 
-    >>> iwae_tables()["omniglot"].rows["bsvi"]["2500"].value
+    >>> read_iwae_tables()["omniglot"].rows["bsvi"]["2500"].value
     -89.02
     """
     columns = ("", "500", "1000", "1500", "2000", "2500")
     return {key[0]: PaperTable(*key, _parse(text, columns)) for key, text in _IWAE.items()}
 
 
-def dataset_of(name: str) -> str | None:
+def find_dataset(name: str) -> str | None:
     """The paper's data set that a name stands for, or None.
 
-    >>> dataset_of("FashionMNIST"), dataset_of("digits")
+    >>> find_dataset("FashionMNIST"), find_dataset("digits")
     ('fashion-mnist', None)
     """
     letters = "".join(letter for letter in name.lower() if letter.isalpha())
     return next((key for key in TITLES if key.replace("-", "") in letters), None)
 
 
-def difference(dataset: str, score: str, method: str, other: str, split: str = "test") -> float | None:
+def find_difference(dataset: str, score: str, method: str, other: str, split: str = "test") -> float | None:
     """The paper's difference between two methods' means, or None where its tables have none.
 
-    >>> round(difference("omniglot", "log_likelihood", "bsvi", "svi"), 2)
+    >>> round(find_difference("omniglot", "log_likelihood", "bsvi", "svi"), 2)
     0.67
     """
-    table = score_tables().get((dataset, split))
+    table = read_score_tables().get((dataset, split))
     if table is None or method not in table.rows or other not in table.rows:
         return None
     return table.rows[method][score].value - table.rows[other][score].value
 
 
-def _parse(text: str, columns: tuple[str, ...]) -> dict[str, dict[str, Printed]]:
+def _parse(text: str, columns: tuple[str, ...]) -> dict[str, dict[str, PrintedNumber]]:
     rows = (line.split() for line in text.strip().splitlines())
     return {
-        method: {column: Printed(*cell.split("±")) for column, cell in zip(columns, cells, strict=True)}
+        method: {column: PrintedNumber(*cell.split("±")) for column, cell in zip(columns, cells, strict=True)}
         for method, *cells in rows
     }

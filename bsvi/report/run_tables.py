@@ -2,23 +2,23 @@
 
 import math
 
-from bsvi.report.cells import MISSING, Cell, Column, Table, mean_and_deviation, plain
-from bsvi.report.experiments import Experiment
-from bsvi.report.runs import SPLITS, Scores, number
-from bsvi.report.tables import slug
+from bsvi.report.cells import MISSING, Cell, Column, Table, format_number, make_mean_cell
+from bsvi.report.experiments import ExperimentRuns
+from bsvi.report.runs import SPLITS, SplitScores, to_number
+from bsvi.report.tables import make_slug
 
 
-def cost_table(experiment: Experiment) -> Table | None:
+def make_cost_table(experiment: ExperimentRuns) -> Table | None:
     """Decoder calls and time per step, and their ratio to the VAE, beside the log-likelihood."""
     rows = [row for row in experiment.rows if row.pace]
     if not rows:
         return None
-    reference = experiment.row("vae")
+    reference = experiment.find_row("vae")
     base = reference.pace if reference else None
     cells = []
     for row in rows:
         calls, seconds = _mean([run.per_step("decoder_calls") for run in row.runs]), row.pace
-        total = _mean([number((run.result or {}).get("seconds")) for run in row.runs])
+        total = _mean([to_number((run.result or {}).get("seconds")) for run in row.runs])
         ratio = seconds / base if seconds and base else None
         cells.append(
             [
@@ -28,12 +28,12 @@ def cost_table(experiment: Experiment) -> Table | None:
                 _cell(ratio, 2),
                 _cell(_mean([float(run.steps) for run in row.runs]), 0),
                 _cell(total and total / 60, 1),
-                mean_and_deviation(row.means("test", "log_likelihood")),
+                make_mean_cell(row.means("test", "log_likelihood")),
             ]
         )
     names = ["decoder calls per step", "ms per step", "time, ratio to VAE", "steps", "minutes", "test log-likelihood"]
     return Table(
-        name=f"{slug(experiment.name)}-cost",
+        name=f"{make_slug(experiment.name)}-cost",
         title=f"Cost, {experiment.name}",
         caption="Means over seeds; of the times per step the fastest seed's, as other work on the machine only adds. "
         "Decoder calls are per example.",
@@ -42,17 +42,17 @@ def cost_table(experiment: Experiment) -> Table | None:
     )
 
 
-def runs_table(experiment: Experiment) -> Table:
+def make_runs_table(experiment: ExperimentRuns) -> Table:
     """Every run: state, steps, best validation bound, and where it lies."""
     cells = []
     origins = any(run.origin for run in experiment.runs)
     several = any(scores.results > 1 for run in experiment.runs for scores in run.scores.values())
     for row in experiment.rows:
         for run in row.runs:
-            best = number((run.result or {}).get("best_valid_bound"))
-            bests = [number(line.get("bound")) for line in run.valid]
+            best = to_number((run.result or {}).get("best_valid_bound"))
+            bests = [to_number(line.get("bound")) for line in run.valid]
             best = max((bound for bound in bests if bound is not None), default=None) if best is None else best
-            seconds = number((run.result or {}).get("seconds")) or number(
+            seconds = to_number((run.result or {}).get("seconds")) or to_number(
                 run.train[-1].get("seconds") if run.train else None
             )
             cells.append(
@@ -73,7 +73,7 @@ def runs_table(experiment: Experiment) -> Table:
     titles += [("minutes", True), ("stopped by", False)] + [("origin", False)] * origins
     titles += [("scores shown", False)] * several + [("folder", False)]
     return Table(
-        name=f"{slug(experiment.name)}-runs",
+        name=f"{make_slug(experiment.name)}-runs",
         title=f"Runs, {experiment.name}",
         caption="The bound is the method's own, so only seeds of one method compare.",
         columns=[Column(title, numeric=numeric) for title, numeric in titles],
@@ -81,7 +81,7 @@ def runs_table(experiment: Experiment) -> Table:
     )
 
 
-def _choices(scores: dict[str, Scores]) -> str:
+def _choices(scores: dict[str, SplitScores]) -> str:
     """Which of the results in a run folder are shown."""
     return "; ".join(f"{split}: {scores[split].choice}" for split in SPLITS if split in scores)
 
@@ -92,4 +92,4 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _cell(value: float | None, digits: int) -> Cell:
-    return Cell() if value is None else Cell(plain(value, digits), {"": value})
+    return Cell() if value is None else Cell(format_number(value, digits), {"": value})

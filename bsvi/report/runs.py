@@ -25,7 +25,7 @@ QUIET_AFTER = 600.0  # seconds without a new line, after which an unended run co
 
 
 @dataclass(frozen=True)
-class Warned:
+class ReportWarning:
     """Something a reader should know before trusting a number, and the run folder it is about ('' for several)."""
 
     where: str
@@ -34,7 +34,7 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class Scores:
+class SplitScores:
     """One split of scores.json: means, and where the npz could be read the values per example."""
 
     summary: dict[str, Any]
@@ -46,7 +46,7 @@ class Scores:
     def choice(self) -> str:
         """Which result this is, in words.
 
-        >>> Scores({"examples": 400, "k": 500}, results=3).choice
+        >>> SplitScores({"examples": 400, "k": 500}, results=3).choice
         '400 images, k = 500, the best of 3'
         """
         about = f"{self.summary.get('examples', '?')} images, k = {self.summary.get('k', '?')}"
@@ -55,13 +55,13 @@ class Scores:
     def mean(self, name: str) -> float | None:
         """The mean of a score, `iwae_500` and the like among them; None where there is none.
 
-        >>> Scores({"kl": {"mean": 3.5}}).mean("kl"), Scores({}).mean("kl")
+        >>> SplitScores({"kl": {"mean": 3.5}}).mean("kl"), SplitScores({}).mean("kl")
         (3.5, None)
         """
         entry = self.summary.get(name)
         if name.startswith("iwae_") and isinstance(self.summary.get("iwae"), dict):
             entry = self.summary["iwae"].get(name.removeprefix("iwae_"))
-        return number(entry.get("mean")) if isinstance(entry, dict) else None
+        return to_number(entry.get("mean")) if isinstance(entry, dict) else None
 
     @property
     def particles(self) -> list[int]:
@@ -79,11 +79,11 @@ class Scores:
         tree: Any = self.summary
         for name in ("diagnostics", "khat_above_0.7", estimator):
             tree = tree.get(name) if isinstance(tree, dict) else None
-        return number(tree)
+        return to_number(tree)
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """One run folder: its configuration, what it has logged so far, and its scores by split."""
 
     path: Path
@@ -91,10 +91,10 @@ class Run:
     train: list[dict[str, Any]]
     valid: list[dict[str, Any]]
     result: dict[str, Any] | None
-    scores: dict[str, Scores]
+    scores: dict[str, SplitScores]
     pictures: list[Path]  # of `bsvi sample`, that of the latent first
     active: bool  # a line was written lately
-    warnings: list[Warned]
+    warnings: list[ReportWarning]
     own: bool = (
         False  # made by bsvi.train(run=...) with a user's own model: method, seed, experiment are from its place
     )
@@ -109,7 +109,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        return int(number(self.config.get("seed")) or 0)
+        return int(to_number(self.config.get("seed")) or 0)
 
     @property
     def origin(self) -> str:
@@ -132,7 +132,7 @@ class Run:
     @property
     def steps(self) -> int:
         """Updates made so far."""
-        last = number((self.result or {}).get("steps"))
+        last = to_number((self.result or {}).get("steps"))
         if last is not None and 0 <= last < _MOST_STEPS:
             return int(last)
         return max((line["step"] for line in [*self.train, *self.valid]), default=0)
@@ -148,22 +148,24 @@ class Run:
 
     def per_step(self, name: str) -> float | None:
         """A running total (`seconds`, `decoder_calls`) divided by the number of updates."""
-        totals = [number((self.result or {}).get(name))] + [number(line.get(name)) for line in self.train[-1:]]
+        totals = [to_number((self.result or {}).get(name))] + [to_number(line.get(name)) for line in self.train[-1:]]
         total = next((value for value in totals if value is not None), None)
         return total / self.steps if total is not None and total > 0 and self.steps else None
 
     @property
     def pace(self) -> float | None:
         """Seconds per update: the median over the stretches between lines, which pauses and validation do not move."""
-        known = [(line["step"], seconds) for line in self.train if (seconds := number(line.get("seconds"))) is not None]
+        known = [
+            (line["step"], seconds) for line in self.train if (seconds := to_number(line.get("seconds"))) is not None
+        ]
         paces = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(known) if b[0] > a[0] and b[1] > a[1]]
         return float(np.median(paces)) if paces else self.per_step("seconds")
 
 
-def number(value: Any) -> float | None:
+def to_number(value: Any) -> float | None:
     """The value as a float, or None if it is not a finite number.
 
-    >>> number(3), number("3"), number(float("nan"))
+    >>> to_number(3), to_number("3"), to_number(float("nan"))
     (3.0, None, None)
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -184,36 +186,36 @@ def find_runs(places: Iterable[Path]) -> list[Path]:
     return sorted(found.values())
 
 
-def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Warned]]:
+def read_runs(places: Iterable[Path]) -> tuple[list[ReportedRun], list[ReportWarning]]:
     """Every run below the places that can be read, and a warning about each of the rest."""
-    runs: list[Run] = []
-    warnings: list[Warned] = []
+    runs: list[ReportedRun] = []
+    warnings: list[ReportWarning] = []
     for folder in find_runs(places):
         try:
-            runs.append(_read(folder))
+            runs.append(_read_run(folder))
         except Exception as error:  # whatever it is: one bad folder must not cost the reader all the others
-            text = str(error) if isinstance(error, LeftOut) else f"{type(error).__name__}: {error}"
-            warnings.append(Warned(str(folder), f"{printable(text, 1000)}: the folder is left out"))
+            text = str(error) if isinstance(error, NotARun) else f"{type(error).__name__}: {error}"
+            warnings.append(ReportWarning(str(folder), f"{printable(text, 1000)}: the folder is left out"))
     return runs, warnings
 
 
-class LeftOut(ValueError):
+class NotARun(ValueError):
     """Why a folder is no run that can be shown."""
 
 
-def _about(folder: Path) -> tuple[dict[str, Any], bool]:
+def _read_config(folder: Path) -> tuple[dict[str, Any], bool]:
     """The configuration, and whether the run is a user's own, whose method, seed and experiment are read off its place.
 
     `bsvi.train(run=...)` writes no config.json, and a user may have put another one there. Like the folders of `bsvi
     train`, EXPERIMENT/METHOD-seedN is then what it says; any other name is a method of its own.
     """
-    config, problem = _json(folder / "config.json") if (folder / "config.json").exists() else ({}, None)
+    config, problem = _read_json(folder / "config.json") if (folder / "config.json").exists() else ({}, None)
     if not isinstance(config, dict):
-        raise LeftOut(problem or "config.json is not a table of settings")
+        raise NotARun(problem or "config.json is not a table of settings")
     if "method" in config:
         return config, False
     if not any((folder / name).exists() for name in ("metrics.jsonl", "result.json")):
-        raise LeftOut("config.json names no method, and there are no metrics")
+        raise NotARun("config.json names no method, and there are no metrics")
     place = folder.resolve()
     name = re.fullmatch(r"(.+)-seed(\d{1,9})", place.name)
     about: dict[str, Any] = {"experiment": place.parent.name or "unnamed", "method": name[1] if name else place.name}
@@ -221,33 +223,33 @@ def _about(folder: Path) -> tuple[dict[str, Any], bool]:
     return {"config": config} | about | config, True
 
 
-def _read(folder: Path) -> Run:
-    config, own = _about(folder)
-    warnings: list[Warned] = []
+def _read_run(folder: Path) -> ReportedRun:
+    config, own = _read_config(folder)
+    warnings: list[ReportWarning] = []
 
     def warn(text: str | None) -> None:
         if text:
-            warnings.append(Warned(str(folder), printable(text, 1000)))
+            warnings.append(ReportWarning(str(folder), printable(text, 1000)))
 
-    lines, problem = _lines(folder / "metrics.jsonl")
+    lines, problem = _read_metrics(folder / "metrics.jsonl")
     warn(problem)
     result, scores = None, {}
     if (folder / "result.json").exists():
-        result, problem = _json(folder / "result.json")
+        result, problem = _read_json(folder / "result.json")
         warn(problem)
     if (folder / "scores.json").exists():
-        summaries, problem = _json(folder / "scores.json")
+        summaries, problem = _read_json(folder / "scores.json")
         warn(problem)
         for split in SPLITS:
             if isinstance(summaries, dict) and isinstance(summaries.get(split), dict):
-                found, problem = _scores(folder, split, summaries[split])
+                found, problem = _read_scores(folder, split, summaries[split])
                 others = sum(1 for _ in folder.glob(f"evaluation-{split}-*.json"))
                 scores[split] = replace(found, results=max(1, others))
                 warn(problem)
                 told = summaries[split].get("warnings")
                 for text in told if isinstance(told, list) else []:
                     warn(f"{split}: {text}")
-    return Run(
+    return ReportedRun(
         path=folder,
         config=config,
         train=[line for line in lines if line.get("split") == "train"],
@@ -261,7 +263,7 @@ def _read(folder: Path) -> Run:
     )
 
 
-def _lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
+def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     """The lines that can be read, in order of steps; a run that is being written, or was killed, may end in half a one."""
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     bad = count = 0
@@ -271,7 +273,7 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
             if os.fstat(file.fileno()).st_size > _METRICS:
                 return [], f"metrics.jsonl has more than {_METRICS:,} bytes and is not read"
             while text := file.readline(_LINE):
-                line = _line(text)
+                line = _parse_line(text)
                 count += 1
                 last_is_bad = line is None
                 bad += last_is_bad
@@ -286,10 +288,10 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     return sorted(lines.values(), key=lambda line: line["step"]), problem
 
 
-def _line(text: bytes) -> dict[str, Any] | None:
+def _parse_line(text: bytes) -> dict[str, Any] | None:
     try:
         line = parse_json(text, nan=True)
-        step = number(line["step"])
+        step = to_number(line["step"])
         if step is None or not 0 <= step < _MOST_STEPS:
             return None
         return line | {"split": printable(line["split"], 40), "step": int(step)}
@@ -297,7 +299,7 @@ def _line(text: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _scores(folder: Path, split: str, summary: dict[str, Any]) -> tuple[Scores, str | None]:
+def _read_scores(folder: Path, split: str, summary: dict[str, Any]) -> tuple[SplitScores, str | None]:
     path = folder / f"scores-{split}.npz"
     try:
         arrays = read_arrays(path)
@@ -307,21 +309,21 @@ def _scores(folder: Path, split: str, summary: dict[str, Any]) -> tuple[Scores, 
             for name, array in arrays.items()
             if array.shape == ids.shape and array.dtype.kind == "f"
         }
-        return Scores(summary, ids, values), None
+        return SplitScores(summary, ids, values), None
     except FileNotFoundError:
-        return Scores(summary), f"{path.name} is missing: {split} scores without pairs of examples"
+        return SplitScores(summary), f"{path.name} is missing: {split} scores without pairs of examples"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return Scores(summary), f"{path.name} cannot be read ({_reason(error)}): scores without pairs of examples"
+        return SplitScores(summary), f"{path.name} cannot be read ({_explain(error)}): scores without pairs of examples"
 
 
-def _json(path: Path) -> tuple[Any, str | None]:
+def _read_json(path: Path) -> tuple[Any, str | None]:
     try:
         return read_json(path, nan=True), None
     except (OSError, ValueError) as error:
-        return None, f"{path.name} cannot be read ({_reason(error)}): run the command that wrote it again"
+        return None, f"{path.name} cannot be read ({_explain(error)}): run the command that wrote it again"
 
 
-def _reason(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     return printable(error.strerror or error, 200) if isinstance(error, OSError) else type(error).__name__
 
 

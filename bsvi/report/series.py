@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bsvi.report.experiments import Row
-from bsvi.report.runs import Run, number
+from bsvi.report.runs import ReportedRun, to_number
 from bsvi.system.files import printable
 
 BINS = 120  # more cannot be seen, and the page carries every point
@@ -31,21 +31,21 @@ class Series:
         return float(self.mean[~np.isnan(self.mean)][-1])
 
 
-def metric(name: str, minus: str | None = None) -> Metric:
+def make_metric(name: str, minus: str | None = None) -> Metric:
     """A metric of a line, or the difference of two; None where the line has none.
 
-    >>> metric("svi_k", "svi_0")({"svi_k": -3.0, "svi_0": -4.5})
+    >>> make_metric("svi_k", "svi_0")({"svi_k": -3.0, "svi_0": -4.5})
     1.5
     """
 
     def read(line: dict[str, Any]) -> float | None:
-        one, two = number(line.get(name)), number(line.get(minus)) if minus else 0.0
+        one, two = to_number(line.get(name)), to_number(line.get(minus)) if minus else 0.0
         return one - two if one is not None and two is not None else None
 
     return read
 
 
-def series(row: Row, split: str, read: Metric) -> Series | None:
+def make_series(row: Row, split: str, read: Metric) -> Series | None:
     """The row's metric over steps, None where no run has it.
 
     A seed that stopped early leaves the mean: else the line would jump where it ends.
@@ -63,7 +63,7 @@ def series(row: Row, split: str, read: Metric) -> Series | None:
         places = np.clip(np.searchsorted(edges, steps, side="left") - 1, 0, count - 1)
         totals, sizes = np.bincount(places, values, count), np.bincount(places, minlength=count)
         lines[i, sizes > 0] = totals[sizes > 0] / sizes[sizes > 0]
-        lines[i] = _bridged(lines[i])
+        lines[i] = _bridge_gaps(lines[i])
     whole = ~np.isnan(lines).any(axis=0)
     mean = np.where(whole, lines.mean(axis=0, where=~np.isnan(lines)), np.nan) if whole.any() else lines[0]
     return Series(edges[1:], lines, mean)
@@ -79,13 +79,13 @@ def changes(row: Row) -> list[tuple[float, str]]:
     return sorted(found.items())
 
 
-def _points(run: Run, split: str, read: Metric) -> list[tuple[float, float]]:
+def _points(run: ReportedRun, split: str, read: Metric) -> list[tuple[float, float]]:
     lines = run.train if split == "train" else run.valid
     values = [(float(line["step"]), read(line)) for line in lines]
     return [(step, value) for step, value in values if value is not None]
 
 
-def _bridged(line: Float[np.ndarray, " bins"]) -> Float[np.ndarray, " bins"]:
+def _bridge_gaps(line: Float[np.ndarray, " bins"]) -> Float[np.ndarray, " bins"]:
     """The line with gaps between its own first and last point filled in, for runs that logged less often."""
     known = np.flatnonzero(~np.isnan(line))
     inside = np.arange(known[0], known[-1] + 1)

@@ -56,7 +56,7 @@ _RC: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ReportFigure:
     """A figure with the words that go with it; `alt` says what it shows to those who cannot see it."""
 
     name: str
@@ -83,17 +83,17 @@ class Look:
     marker: str
 
 
-def look(method: str) -> Look:
+def find_look(method: str) -> Look:
     """The method's colours, line and marker.
 
-    >>> look("bsvi").colour, look("my-method").marker
+    >>> find_look("bsvi").colour, find_look("my-method").marker
     ('#0072b2', 'o')
     """
     return Look(*_LOOKS.get(method, _OTHER))
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def use_style() -> Iterator[None]:
     """A context in which figures are made and saved in this style, whatever the user's matplotlib is set to."""
     settings: Any = dict(matplotlib.rcParamsDefault) | _RC
     settings.pop("backend", None)
@@ -137,7 +137,7 @@ def to_svg(figure: Figure, name: str) -> str:
     return f'{attributes}aria-hidden="true" focusable="false">{rest}' if head else svg
 
 
-def palette(dark: bool = False) -> str:
+def make_palette(dark: bool = False) -> str:
     """The methods' colours as CSS variables."""
     return "".join(f"--{method}:{entry[int(dark)]};" for method, entry in _LOOKS.items())
 
@@ -148,17 +148,17 @@ def label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
     height = axes.get_window_extent().height
     apart = 12.5 * axes.figure.dpi / 72 / height  # one line of text, as a share of the axes
     spots = sorted((axes.transAxes.inverted().transform(axes.transData.transform((0, y)))[1], t, c) for y, t, c in ends)
-    placed = _apart([at for at, _, _ in spots], apart)
+    placed = _spread([at for at, _, _ in spots], apart)
     for (_, text, colour), at in zip(spots, placed, strict=True):
         axes.annotate(
             text, (1, at), (5, 0), "axes fraction", "offset points", color=colour, va="center", annotation_clip=False
         )
 
 
-def _apart(places: list[float], apart: float) -> list[float]:
+def _spread(places: list[float], apart: float) -> list[float]:
     """Ascending places moved as little as they can be to lie at least `apart` from each other.
 
-    >>> _apart([0.5, 0.5, 0.9], 0.2)
+    >>> _spread([0.5, 0.5, 0.9], 0.2)
     [0.4, 0.6, 0.9]
     """
     groups: list[tuple[float, int]] = []  # middle and size of the groups that have run into each other

@@ -7,10 +7,10 @@ import unicodedata
 from dataclasses import replace
 
 from bsvi.report import paper
-from bsvi.report.cells import MISSING, Cell, Column, Table, difference_cell, mean_and_deviation, plain
-from bsvi.report.claims import Line
-from bsvi.report.experiments import Experiment, Row
-from bsvi.report.measures import rows_difference
+from bsvi.report.cells import MISSING, Cell, Column, Table, format_number, make_difference_cell, make_mean_cell
+from bsvi.report.claims import ClaimResult
+from bsvi.report.experiments import ExperimentRuns, Row
+from bsvi.report.measures import measure_rows_difference
 
 REFERENCES = ("vae", "iwae", "svi", "bsvi")  # the methods that others are compared with
 _SETS = {"test": "Test set", "train": "Training set", "valid": "Validation set"}
@@ -19,12 +19,12 @@ _PAGES_OWN = ("main", "notes", "page", "pause", "the-paper", "zoom")  # anchors 
 _OURS, _PAPERS = "these runs", "the paper"
 
 
-def slug(text: str) -> str:
+def make_slug(text: str) -> str:
     """A text as the name of a file or an anchor: letters of any script, and a checksum wherever something was lost.
 
     Two names never share a file: neither two of another script, nor two that differ in signs, case or length.
 
-    >>> slug("omniglot-small"), slug("数字"), slug("Omniglot (small)/β")
+    >>> make_slug("omniglot-small"), make_slug("数字"), make_slug("Omniglot (small)/β")
     ('omniglot-small', '数字', 'omniglot-small-β-8c9b41')
     """
     kept = re.sub(r"\W+", "-", unicodedata.normalize("NFC", text).lower()).strip("-")
@@ -34,47 +34,47 @@ def slug(text: str) -> str:
     return f"{short or 'unnamed'}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:6]}"
 
 
-def scores_table(experiment: Experiment, split: str) -> Table | None:
+def make_scores_table(experiment: ExperimentRuns, split: str) -> Table | None:
     """Log-likelihood, ELBO*, KL*, Reconstruction* by method, the best in bold (appendix B); None without scores."""
-    rows = [row for row in experiment.rows if row.scored(split)]
+    rows = [row for row in experiment.rows if row.select_scored(split)]
     if not rows:
         return None
-    printed = paper.score_tables().get((experiment.dataset or "", split))
+    printed = paper.read_score_tables().get((experiment.dataset or "", split))
     columns = [Column("Model", numeric=False), Column("seeds")] + [
         Column(title, _OURS) for title in paper.SCORES.values()
     ]
     columns += [Column(title, _PAPERS) for title in paper.SCORES.values()] if printed else []
     alike = [row for row in rows if not row.variant]
-    best = {score: _best(score, {row.label: row.means(split, score) for row in alike}) for score in paper.SCORES}
-    papers_best = _papers_best(printed, rows) if printed else {}
+    best = {score: _find_best(score, {row.label: row.means(split, score) for row in alike}) for score in paper.SCORES}
+    papers_best = _find_paper_best(printed, rows) if printed else {}
     cells = []
     for row in rows:
-        line = [Cell(row.label), Cell(str(len(row.scored(split))), {"": len(row.scored(split))})]
-        line += [mean_and_deviation(row.means(split, score), row.label in best[score]) for score in paper.SCORES]
+        line = [Cell(row.label), Cell(str(len(row.select_scored(split))), {"": len(row.select_scored(split))})]
+        line += [make_mean_cell(row.means(split, score), row.label in best[score]) for score in paper.SCORES]
         for score in paper.SCORES if printed else ():
-            line.append(_printed(printed, row, score, papers_best))
+            line.append(_make_paper_cell(printed, row, score, papers_best))
         cells.append(line)
     notes = [printed.erratum] if printed and printed.erratum else []
     return Table(
-        name=f"{slug(experiment.name)}-scores-{split}",
+        name=f"{make_slug(experiment.name)}-scores-{split}",
         title=f"{_SETS[split]}, {experiment.name}",
         caption=f"Mean ± standard deviation over seeds, in nats; the best "
         f"{'of those with the same settings ' if len(alike) < len(rows) else ''}in bold. {_estimators(rows, split)} "
-        f"{_beside(experiment, printed)}",
+        f"{_describe_paper_setting(experiment, printed)}",
         columns=columns,
         rows=cells,
         notes=notes,
     )
 
 
-def iwae_table(experiment: Experiment, split: str = "test") -> Table | None:
+def make_iwae_table(experiment: ExperimentRuns, split: str = "test") -> Table | None:
     """BSVI-500 beside IWAE with more and more particles, the tightest of a row in bold (appendix C)."""
     scores = {run.path: run.scores[split] for run in experiment.runs if split in run.scores}
     particles = sorted({count for entry in scores.values() for count in entry.particles})
-    rows = [row for row in experiment.rows if row.scored(split)]
+    rows = [row for row in experiment.rows if row.select_scored(split)]
     if not particles or not rows:
         return None
-    printed = paper.iwae_tables().get(experiment.dataset or "") if split == "test" else None
+    printed = paper.read_iwae_tables().get(experiment.dataset or "") if split == "test" else None
     names = ["log_likelihood"] + [f"iwae_{count}" for count in particles]
     titles = [f"BSVI-{_steps(rows, split)}"] + [f"IWAE-{count}" for count in particles]
     papers = ["", "500", "1000", "1500", "2000", "2500"] if printed else []
@@ -82,22 +82,23 @@ def iwae_table(experiment: Experiment, split: str = "test") -> Table | None:
     columns += [Column(f"IWAE-{name}" if name else "BSVI-500", _PAPERS) for name in papers]
     cells = []
     for row in rows:
-        means = [_with_all(row, split, names).means(split, name) for name in names]
-        line = _tightest([mean_and_deviation(found) for found in means])
-        theirs = _tightest([_papers_estimate(printed, row, name) for name in papers]) if printed else []
-        cells.append([Cell(row.label), _seeds([len(found) for found in means if found]), *line, *theirs])
+        means = [_select_complete(row, split, names).means(split, name) for name in names]
+        line = _mark_tightest([make_mean_cell(found) for found in means])
+        theirs = _mark_tightest([_make_paper_estimate(printed, row, name) for name in papers]) if printed else []
+        cells.append([Cell(row.label), _make_seeds_cell([len(found) for found in means if found]), *line, *theirs])
     return Table(
-        name=f"{slug(experiment.name)}-iwae-{split}",
+        name=f"{make_slug(experiment.name)}-iwae-{split}",
         title=f"Estimates of the log-likelihood, {experiment.name}, {split} set",
         caption="Both are lower bounds, so the higher is the tighter (bold unless tied). Mean ± standard deviation over "
-        f"the seeds that have all of them, so it may differ from the table of scores. {_beside(experiment, printed)}",
+        f"the seeds that have all of them, so it may differ from the table of scores. "
+        f"{_describe_paper_setting(experiment, printed)}",
         columns=columns,
         rows=cells,
         notes=[printed.erratum] if printed and printed.erratum else [],
     )
 
 
-def _seeds(counts: list[int]) -> Cell:
+def _make_seeds_cell(counts: list[int]) -> Cell:
     """How many seeds a row's means are over; a range where no seed has all of them."""
     if not counts:
         return Cell()
@@ -105,29 +106,31 @@ def _seeds(counts: list[int]) -> Cell:
     return Cell(str(high) if low == high else f"{low} to {high}", {"": high})
 
 
-def _with_all(row: Row, split: str, names: list[str]) -> Row:
+def _select_complete(row: Row, split: str, names: list[str]) -> Row:
     """The row's runs that have every estimate, as means over different seeds do not compare; all runs if there is none."""
-    whole = [run for run in row.scored(split) if all(run.scores[split].mean(name) is not None for name in names)]
+    whole = [run for run in row.select_scored(split) if all(run.scores[split].mean(name) is not None for name in names)]
     return replace(row, runs=whole or row.runs)
 
 
-def differences_table(experiment: Experiment, split: str = "test") -> Table | None:
+def make_differences_table(experiment: ExperimentRuns, split: str = "test") -> Table | None:
     """Each method's log-likelihood minus that of the reference methods, paired, with 95% intervals."""
-    rows = [row for row in experiment.rows if row.scored(split)]
-    references = [row for row in (experiment.row(name) for name in REFERENCES) if row is not None and row in rows]
+    rows = [row for row in experiment.rows if row.select_scored(split)]
+    references = [row for row in (experiment.find_row(name) for name in REFERENCES) if row is not None and row in rows]
     if len(rows) < 2 or not references:
         return None
     cells = []
     for row in rows:
         line = [Cell(row.label)]
         for other in references:
-            measured = rows_difference(row, other, "log_likelihood", split).interval if row is not other else None
+            measured = (
+                measure_rows_difference(row, other, "log_likelihood", split).interval if row is not other else None
+            )
             clear = measured is not None and measured.knows_seeds and (measured.low > 0 or measured.high < 0)
-            cell = difference_cell(measured)
+            cell = make_difference_cell(measured)
             line.append(Cell(cell.text, cell.numbers, bold=clear))
         cells.append(line)
     return Table(
-        name=f"{slug(experiment.name)}-differences-{split}",
+        name=f"{make_slug(experiment.name)}-differences-{split}",
         title=f"Paired differences in log-likelihood, {experiment.name}, {split} set",
         caption="Row minus column, in nats, over the same seeds and examples, with 95% intervals for new seeds and new "
         "examples; bold where the interval leaves out 0 and there are three seeds or more.",
@@ -136,12 +139,12 @@ def differences_table(experiment: Experiment, split: str = "test") -> Table | No
     )
 
 
-def claims_table(experiment: Experiment, lines: list[Line]) -> Table:
+def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult]) -> Table:
     """One line per claim of the paper: difference, interval, verdict."""
     cells = []
     for line in lines:
         digits = 3 if line.interval is not None and line.interval.high - line.interval.low < 0.04 else 2
-        cell = difference_cell(line.interval, line.claim.ratio, digits)
+        cell = make_difference_cell(line.interval, line.claim.ratio, digits)
         unit = f" {line.claim.unit}" if cell.numbers and line.claim.unit not in ("", "times") else ""
         cells.append(
             [
@@ -157,36 +160,38 @@ def claims_table(experiment: Experiment, lines: list[Line]) -> Table:
     papers = paper.TITLES[experiment.dataset] if experiment.dataset else " / ".join(paper.TITLES.values())
     titles += [(f"The paper's: {papers}", False), ("Section", False)]
     return Table(
-        name=f"{slug(experiment.name)}-claims",
+        name=f"{make_slug(experiment.name)}-claims",
         title=f"Claims of the paper in these runs, {experiment.name}",
         caption="Only runs that agree in all but the method and the seed are compared. A claim holds if the whole 95% "
         "interval says so and is contradicted if the whole interval denies it; either takes three seeds. "
         "“Close” and “at least” allow the margin given. About one in twenty intervals misses by chance.",
         columns=[Column(title, numeric=numeric) for title, numeric in titles],
         rows=cells,
-        notes=left_out(experiment),
+        notes=describe_left_out(experiment),
         kind="claims",
     )
 
 
-def left_out(experiment: Experiment) -> list[str]:
+def describe_left_out(experiment: ExperimentRuns) -> list[str]:
     """One note about the runs that no claim compares, and in what they differ; none where all compare."""
     rows = [f"{row.label}, {len(row.runs)} run{'s' if len(row.runs) > 1 else ''}" for row in experiment.left_out]
     return [f"Left out, as they differ from the others in more than the method: {'; '.join(rows)}."] if rows else []
 
 
-def papers_tables() -> list[Table]:
+def make_paper_tables() -> list[Table]:
     """All tables of the paper with their errata, for pages that have none of its data sets beside them."""
     tables = []
-    for printed in [*paper.score_tables().values(), *paper.iwae_tables().values()]:
+    for printed in [*paper.read_score_tables().values(), *paper.read_iwae_tables().values()]:
         estimates = "" in printed.rows["vae"]
         names = {"": "BSVI-500"} if estimates else dict(paper.SCORES)
         rows = [Row(method, "", []) for method in paper.ORDER]
-        best = {} if estimates else _papers_best(printed, rows)
+        best = {} if estimates else _find_paper_best(printed, rows)
         cells = []
         for row in rows:
-            entries = [_papers_estimate(printed, row, name) for name in printed.rows[row.method]] if estimates else []
-            line = _tightest(entries) or [_printed(printed, row, score, best) for score in paper.SCORES]
+            entries = (
+                [_make_paper_estimate(printed, row, name) for name in printed.rows[row.method]] if estimates else []
+            )
+            line = _mark_tightest(entries) or [_make_paper_cell(printed, row, score, best) for score in paper.SCORES]
             cells.append([Cell(row.label), *line])
         tables.append(
             Table(
@@ -202,20 +207,20 @@ def papers_tables() -> list[Table]:
     return tables
 
 
-def _best(score: str, means: dict[str, list[float]]) -> set[str]:
+def _find_best(score: str, means: dict[str, list[float]]) -> set[str]:
     known = {label: sum(values) / len(values) for label, values in means.items() if values}
     if score not in paper.HIGHER_IS_BETTER or len(known) < 2:
         return set()
     top = (max if paper.HIGHER_IS_BETTER[score] else min)(known.values())
-    return {label for label, mean in known.items() if plain(mean) == plain(top)}
+    return {label for label, mean in known.items() if format_number(mean) == format_number(top)}
 
 
-def _papers_best(printed: paper.PaperTable, rows: list[Row]) -> dict[str, set[str]]:
+def _find_paper_best(printed: paper.PaperTable, rows: list[Row]) -> dict[str, set[str]]:
     methods = [row.method for row in rows if row.method in printed.rows]
-    return {score: _best(score, {m: [printed.rows[m][score].value] for m in methods}) for score in paper.SCORES}
+    return {score: _find_best(score, {m: [printed.rows[m][score].value] for m in methods}) for score in paper.SCORES}
 
 
-def _printed(printed: paper.PaperTable | None, row: Row, score: str, best: dict[str, set[str]]) -> Cell:
+def _make_paper_cell(printed: paper.PaperTable | None, row: Row, score: str, best: dict[str, set[str]]) -> Cell:
     if printed is None or row.variant or row.method not in printed.rows:
         return Cell()
     entry = printed.rows[row.method][score]
@@ -224,7 +229,7 @@ def _printed(printed: paper.PaperTable | None, row: Row, score: str, best: dict[
     return Cell(text, numbers, bold=row.method in best[score])
 
 
-def _tightest(cells: list[Cell]) -> list[Cell]:
+def _mark_tightest(cells: list[Cell]) -> list[Cell]:
     """The cells with the highest in bold, unless there is a tie as printed, or nothing to compare with."""
     known = [cell for cell in cells if cell.numbers]
     heads = [cell.text.split(" ")[0] for cell in known]
@@ -233,33 +238,39 @@ def _tightest(cells: list[Cell]) -> list[Cell]:
     return [replace(cell, bold=alone and cell is top) for cell in cells]
 
 
-def _papers_estimate(printed: paper.PaperTable, row: Row, name: str) -> Cell:
+def _make_paper_estimate(printed: paper.PaperTable, row: Row, name: str) -> Cell:
     if row.variant or row.method not in printed.rows:
         return Cell()
     entry = printed.rows[row.method][name]
     return Cell(entry.text.replace("-", "−"), {"": entry.value})
 
 
-def _beside(experiment: Experiment, printed: paper.PaperTable | None) -> str:
+def _describe_paper_setting(experiment: ExperimentRuns, printed: paper.PaperTable | None) -> str:
     if printed is None:
         return "The paper has no such table." if experiment.dataset else "The paper has no numbers for these data."
     return f"The paper's ({paper.TITLES[printed.dataset]}, {printed.source}): {paper.SETTING}."
 
 
 def _estimators(rows: list[Row], split: str) -> str:
-    counts = sorted({str(run.scores[split].summary.get("examples", "?")) for row in rows for run in row.scored(split)})
+    counts = sorted(
+        {str(run.scores[split].summary.get("examples", "?")) for row in rows for run in row.select_scored(split)}
+    )
     k = _steps(rows, split)
     return f"{' or '.join(counts)} examples; log-likelihood by BSVI-{k}, ELBO* by SVI-{k}."
 
 
 def _steps(rows: list[Row], split: str) -> str:
-    return "/".join(sorted({str(run.scores[split].summary.get("k", "?")) for row in rows for run in row.scored(split)}))
+    return "/".join(
+        sorted({str(run.scores[split].summary.get("k", "?")) for row in rows for run in row.select_scored(split)})
+    )
 
 
-def _margin(line: Line) -> str:
+def _margin(line: ClaimResult) -> str:
     if line.claim.kind == "greater":
         return "above 0"
     shown = (
-        f"{math.exp(line.margin) - 1:.0%}" if line.claim.ratio else plain(line.margin, 3 if line.margin < 0.1 else 2)
+        f"{math.exp(line.margin) - 1:.0%}"
+        if line.claim.ratio
+        else format_number(line.margin, 3 if line.margin < 0.1 else 2)
     )
     return f"within ±{shown}" if line.claim.kind == "close" else f"above −{shown}"

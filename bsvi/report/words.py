@@ -2,42 +2,46 @@
 
 from collections import Counter
 
-from bsvi.report.cells import plain
-from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, Line
-from bsvi.report.experiments import Experiment, Row
+from bsvi.report.cells import format_number
+from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, ClaimResult
+from bsvi.report.experiments import ExperimentRuns, Row
 from bsvi.report.intervals import FEWEST_SEEDS
-from bsvi.report.measures import rows_difference
+from bsvi.report.measures import measure_rows_difference
 
 MOST = 0.5  # of the images: from here on a high k-hat is told in the summary
 
 
-def summary(experiment: Experiment, lines: list[Line]) -> list[str]:
+def write_summary(experiment: ExperimentRuns, lines: list[ClaimResult]) -> list[str]:
     """The experiment's results, one sentence each."""
-    sentences = [_scope(experiment)]
-    best = best_row(experiment)
+    sentences = [_describe_scope(experiment)]
+    best = find_best_row(experiment)
     if best is None:
         own = all(run.own for run in experiment.runs)
         how = "bsvi.evaluate(model, batches).save(FOLDER)" if own else "bsvi evaluate RUN"
         sentences.append(f"No run has test scores yet: `{how}` makes them.")
     else:
-        sentences += [_best(experiment, best), *_choice(experiment, best), *_against(experiment, best)]
-        sentences += [*_doubts(experiment), *([_claims(experiment, lines)] if lines else [])]
+        sentences += [
+            _describe_best(experiment, best),
+            *_describe_choice(experiment, best),
+            *_describe_others(experiment, best),
+        ]
+        sentences += [*_describe_doubts(experiment), *([_describe_claims(experiment, lines)] if lines else [])]
     return sentences
 
 
-def best_row(experiment: Experiment) -> Row | None:
+def find_best_row(experiment: ExperimentRuns) -> Row | None:
     """The row with the highest mean test log-likelihood."""
     rows = [row for row in experiment.rows if row.means("test", "log_likelihood")]
     return max(rows, key=_likelihood, default=None)
 
 
-def counts(lines: list[Line]) -> dict[str, int]:
+def count_verdicts(lines: list[ClaimResult]) -> dict[str, int]:
     """How many claims hold, are not shown, are contradicted."""
     found = Counter(line.verdict for line in lines)
     return {verdict: found[verdict] for verdict in (HOLDS, NOT_SHOWN, CONTRADICTED)}
 
 
-def _scope(experiment: Experiment) -> str:
+def _describe_scope(experiment: ExperimentRuns) -> str:
     rows = experiment.rows
     seeds = sorted({len(row.runs) for row in rows})
     each = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
@@ -58,26 +62,26 @@ def _scope(experiment: Experiment) -> str:
     return f"{text} ({', '.join(f'{states[s]} {names.get(s, s)}' for s in order if states[s])})."
 
 
-def _best(experiment: Experiment, best: Row) -> str:
-    level = plain(_likelihood(best))
-    if not _others(experiment, best):
+def _describe_best(experiment: ExperimentRuns, best: Row) -> str:
+    level = format_number(_likelihood(best))
+    if not _find_others(experiment, best):
         return f"{best.label} is alone with test scores: log-likelihood {level} nats."
-    near, apart = _near(experiment, best)
+    near, apart = _find_near(experiment, best)
     parts = [f"{best.label} has the highest test log-likelihood, {level} nats"]
     parts += [f"not clearly below it: {', '.join(row.label for row in near)}"] if near else []
     parts += [f"not comparable with it in pairs: {', '.join(row.label for row in apart)}"] if apart else []
     return f"{'; '.join(parts)}{', clearly above every other' if len(parts) == 1 else ''}."
 
 
-def _others(experiment: Experiment, best: Row) -> list[Row]:
+def _find_others(experiment: ExperimentRuns, best: Row) -> list[Row]:
     return [row for row in experiment.rows if row is not best and row.means("test", "log_likelihood")]
 
 
-def _near(experiment: Experiment, best: Row) -> tuple[list[Row], list[Row]]:
+def _find_near(experiment: ExperimentRuns, best: Row) -> tuple[list[Row], list[Row]]:
     """The rows that are not clearly below the best, and those that have no pairs with it."""
     near, apart = [], []
-    for row in _others(experiment, best):
-        interval = rows_difference(best, row, "log_likelihood").interval
+    for row in _find_others(experiment, best):
+        interval = measure_rows_difference(best, row, "log_likelihood").interval
         if interval is None:
             apart.append(row)
         elif not (interval.low > 0 and interval.knows_seeds):
@@ -85,37 +89,43 @@ def _near(experiment: Experiment, best: Row) -> tuple[list[Row], list[Row]]:
     return near, apart
 
 
-def _against(experiment: Experiment, best: Row) -> list[str]:
+def _describe_others(experiment: ExperimentRuns, best: Row) -> list[str]:
     parts = []
     for method in ("svi", "vae"):
-        row = experiment.row(method)
+        row = experiment.find_row(method)
         interval = (
-            rows_difference(best, row, "log_likelihood").interval if row is not None and row is not best else None
+            measure_rows_difference(best, row, "log_likelihood").interval
+            if row is not None and row is not best
+            else None
         )
         if interval is not None and row is not None:
-            ends = f" [{plain(interval.low)}, {plain(interval.high)}]" if interval.low == interval.low else ""
-            parts.append(f"{plain(interval.mean)}{ends} nats above {row.label}")
+            ends = (
+                f" [{format_number(interval.low)}, {format_number(interval.high)}]"
+                if interval.low == interval.low
+                else ""
+            )
+            parts.append(f"{format_number(interval.mean)}{ends} nats above {row.label}")
     return [f"{best.label} is {' and '.join(parts)}."] if parts else []
 
 
-def _choice(experiment: Experiment, best: Row) -> list[str]:
+def _describe_choice(experiment: ExperimentRuns, best: Row) -> list[str]:
     """The cheapest row that is not clearly worse than the best: what a user with a small budget should try."""
     # with fewer seeds nothing is clearly worse, and there is nothing to choose
     if all(len(row.runs) < FEWEST_SEEDS for row in experiment.rows):
         return []
-    near, _ = _near(experiment, best)
+    near, _ = _find_near(experiment, best)
     cheap = [(row.pace, row) for row in (best, *near) if row.pace]
-    vae = experiment.row("vae")
+    vae = experiment.find_row("vae")
     if len(cheap) < len(near) + 1:  # of some nobody knows the time
         return []
     seconds, row = min(cheap, key=lambda pair: pair[0])
-    ratio = f"{plain(seconds / vae.pace)} times the VAE's time per step" if vae is not None and vae.pace else ""
+    ratio = f"{format_number(seconds / vae.pace)} times the VAE's time per step" if vae is not None and vae.pace else ""
     if not near:
         return [f"It takes {ratio}."] if ratio and best is not vae else []
     return [f"Of all these {row.label} is the cheapest per step{f', at {ratio}' if ratio and row is not vae else ''}."]
 
 
-def _doubts(experiment: Experiment) -> list[str]:
+def _describe_doubts(experiment: ExperimentRuns) -> list[str]:
     """Whether the log-likelihoods themselves can be trusted: the one warning that nobody may miss."""
     runs = [run for run in experiment.runs if "test" in run.scores]
     parts = []
@@ -133,8 +143,8 @@ def _doubts(experiment: Experiment) -> list[str]:
     ]
 
 
-def _claims(experiment: Experiment, lines: list[Line]) -> str:
-    found = counts(lines)
+def _describe_claims(experiment: ExperimentRuns, lines: list[ClaimResult]) -> str:
+    found = count_verdicts(lines)
     verbs = [f"{n} {one if n == 1 else many}" for n, one, many in zip(found.values(), _IS, _ARE, strict=True)]
     text = f"Of {len(lines)} claims of the paper {verbs[0]}, {verbs[1]} and {verbs[2]}"
     bad = [line.claim.text for line in lines if line.verdict == CONTRADICTED]

@@ -41,7 +41,7 @@ def pack(tensors: "dict[str, Tensor]", scalars: dict[str, Any]) -> bytes:
 def unpack(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     """Tensors and scalars, or BadCheckpoint."""
     if len(data) < _HEAD or not data.startswith(MAGIC):
-        raise _no_head(data)
+        raise _explain_bad_head(data)
     payload = data[_HEAD:]
     if data[len(MAGIC) : _HEAD] != hashlib.sha256(payload).hexdigest().encode() + b"\n":
         raise BadCheckpoint("its SHA-256 does not match: damaged or cut off")
@@ -58,7 +58,7 @@ def unpack(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     return tensors, scalars
 
 
-def _no_head(data: bytes) -> BadCheckpoint:
+def _explain_bad_head(data: bytes) -> BadCheckpoint:
     """Why these bytes do not begin as a checkpoint does."""
     number = data[len(NAME) :].split(b"\n", 1)[0]
     if data.startswith(NAME) and number.isdigit() and len(number) < 9 and int(number) != VERSION:
@@ -68,22 +68,22 @@ def _no_head(data: bytes) -> BadCheckpoint:
     return BadCheckpoint("not a bsvi checkpoint")
 
 
-def finite_or_none(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """JSON has no NaN or infinity: they become null, in numbers at any depth.
 
-    >>> finite_or_none({"bound": [1.0, float("nan")]})
+    >>> replace_nonfinite({"bound": [1.0, float("nan")]})
     {'bound': [1.0, None]}
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: finite_or_none(inner) for key, inner in value.items()}
+        return {key: replace_nonfinite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [finite_or_none(inner) for inner in value]
+        return [replace_nonfinite(inner) for inner in value]
     return value
 
 
-def count_of(scalars: dict[str, Any], name: str) -> int:
+def read_count(scalars: dict[str, Any], name: str) -> int:
     """A scalar that must be a number >= 0."""
     value = scalars.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:

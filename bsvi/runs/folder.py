@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.runs.checkpoint import BadCheckpoint, count_of, finite_or_none, pack, unpack
+from bsvi.runs.checkpoint import BadCheckpoint, pack, read_count, replace_nonfinite, unpack
 from bsvi.runs.lock import Lock, RunError
 from bsvi.runs.weights import pack_tensors
 from bsvi.system.files import (
@@ -94,13 +94,13 @@ class Run:
         return result
 
     def write(self, name: str, value: dict[str, Any]) -> None:
-        write_atomically(self.folder / name, (json.dumps(finite_or_none(value), indent=1) + "\n").encode())
+        write_atomically(self.folder / name, (json.dumps(replace_nonfinite(value), indent=1) + "\n").encode())
 
     # --- metrics --------------------------------------------------------------------------------------------------
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl; what the disk refuses is kept and written with the next line."""
-        self._pending.append((json.dumps(finite_or_none(line)) + "\n").encode())
+        self._pending.append((json.dumps(replace_nonfinite(line)) + "\n").encode())
         self._flush()
 
     def _flush(self, sync: bool = False) -> bool:
@@ -140,7 +140,7 @@ class Run:
     def checkpoints(self) -> list[Path]:
         """The checkpoint files, newest first."""
         found = [path for path in self.folder.glob("state-*.ckpt") if re.fullmatch(r"state-\d{8,18}\.ckpt", path.name)]
-        return sorted(found, key=step_of, reverse=True)
+        return sorted(found, key=parse_step, reverse=True)
 
     def save(self, step: int, tensors: "dict[str, Tensor]", scalars: dict[str, Any]) -> bool:
         """Write a checkpoint; on a full disk keep the old one, warn, and return False."""
@@ -154,7 +154,7 @@ class Run:
                 f"checkpoint of step {step} not written ({error.strerror}); the one before is intact, training goes on"
             )
             return False
-        ours = [path for path in self.checkpoints() if step_of(path) <= step]
+        ours = [path for path in self.checkpoints() if parse_step(path) <= step]
         for old in {*self.checkpoints()} - {*ours[:KEEP]}:  # a later one was passed over when this run was resumed
             with contextlib.suppress(OSError):
                 old.unlink()
@@ -170,8 +170,8 @@ class Run:
         for path in self.checkpoints():
             try:
                 tensors, scalars = unpack(read_bytes(path, limit))
-                end = count_of(scalars, "metrics_end")
-                if count_of(scalars, "step") != step_of(path):
+                end = read_count(scalars, "metrics_end")
+                if read_count(scalars, "step") != parse_step(path):
                     raise BadCheckpoint(f"it is of step {scalars['step']}")
                 self._check_identity(path, scalars.get("identity"))
                 if not self._holds(end):
@@ -247,7 +247,7 @@ class Run:
     def save_model(self, tensors: "dict[str, Tensor]", config: dict[str, Any], step: int) -> bool:
         """model.safetensors: the best weights with their configuration, for sharing; on a full disk warn and return False."""
         own = {name: value for name, value in config.items() if name != "id"}  # equal runs, equal bytes
-        metadata = {"format": "pt", "bsvi": json.dumps(finite_or_none({**own, "step": step}))}
+        metadata = {"format": "pt", "bsvi": json.dumps(replace_nonfinite({**own, "step": step}))}
         try:
             write_atomically(self.folder / "model.safetensors", pack_tensors(tensors, metadata))
         except OSError as error:
@@ -266,6 +266,6 @@ class Run:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(line, 4000)}\n".encode())
 
 
-def step_of(path: Path) -> int:
+def parse_step(path: Path) -> int:
     """The step in a checkpoint's name."""
     return int(path.stem.removeprefix("state-"))

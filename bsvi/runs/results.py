@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bsvi.runs.checkpoint import finite_or_none
+from bsvi.runs.checkpoint import replace_nonfinite
 from bsvi.system.files import printable, read_bytes, write_atomically
 from bsvi.system.reading import Damaged, read_json
 
@@ -20,22 +20,22 @@ LIMIT = 1 << 30  # bytes of a file of scores: those of millions of images
 Entry = dict[str, Any]
 
 
-def keep(folder: Path, split: str, entry: Entry, arrays: bytes) -> tuple[Path, Entry]:
+def keep_scores(folder: Path, split: str, entry: Entry, arrays: bytes) -> tuple[Path, Entry]:
     """Keep one evaluation; returns its file, and the best entry of this split, which scores.json now has.
 
     Numbers of AIS that the same result had already, of as many images or more, stay.
     """
-    own = folder / name_of("evaluation", split, entry)
+    own = folder / make_name("evaluation", split, entry)
     earlier = _read_if_whole(own).get("ais")
     if isinstance(earlier, dict) and _count(earlier, "images") >= _count(entry.get("ais"), "images"):
         entry = {**entry, "ais": earlier}
     _write(own, entry)
     write_atomically(own.with_suffix(".npz"), arrays)
-    all_splits = read(folder / "scores.json")
+    all_splits = read_entry(folder / "scores.json")
     known = all_splits.get(split)
     if isinstance(known, dict):
-        before = folder / name_of("evaluation", split, known)
-        if before != own and rank(known, entry) >= rank(entry, entry):
+        before = folder / make_name("evaluation", split, known)
+        if before != own and make_order_key(known, entry) >= make_order_key(entry, entry):
             return own, known
         if not before.exists():  # a result of an earlier version, which had one name for all
             _write(before, known)
@@ -47,12 +47,12 @@ def keep(folder: Path, split: str, entry: Entry, arrays: bytes) -> tuple[Path, E
 
 def keep_gap(folder: Path, entry: Entry) -> tuple[Path, Entry]:
     """Keep one ``bsvi gap`` of the test images; returns its file, and the best entry, which gap.json now has."""
-    own, best = folder / name_of("gap", "test", entry), folder / "gap.json"
+    own, best = folder / make_name("gap", "test", entry), folder / "gap.json"
     _write(own, entry)
-    known = read(best)
+    known = read_entry(best)
     if known:
-        before = folder / name_of("gap", "test", known)
-        if before != own and rank(known, entry) >= rank(entry, entry):
+        before = folder / make_name("gap", "test", known)
+        if before != own and make_order_key(known, entry) >= make_order_key(entry, entry):
             return own, known
         if not before.exists():
             _write(before, known)
@@ -60,29 +60,29 @@ def keep_gap(folder: Path, entry: Entry) -> tuple[Path, Entry]:
     return own, entry
 
 
-def entries(folder: Path, split: str = "test") -> Iterator[Entry]:
+def read_entries(folder: Path, split: str = "test") -> Iterator[Entry]:
     """Every evaluation of a split in the folder, the best one first."""
-    best = read(folder / "scores.json").get(split)
+    best = read_entry(folder / "scores.json").get(split)
     if isinstance(best, dict):
         yield best
     yield from map(_read_if_whole, sorted(folder.glob(f"evaluation-{split}-*.json")))
 
 
-def rank(entry: Entry, newest: Entry) -> tuple[Any, ...]:
+def make_order_key(entry: Entry, newest: Entry) -> tuple[Any, ...]:
     """By what results are compared: of the model that ``newest`` is of, number of images, k, what else was asked for.
 
     >>> few, many = {"k": 500, "examples": 2}, {"k": 100, "examples": 400}
-    >>> rank(few, few) < rank(many, few)
+    >>> make_order_key(few, few) < make_order_key(many, few)
     True
     """
     same = entry.get("checkpoint_step") == newest.get("checkpoint_step")
     return same, _count(entry, "examples"), _count(entry, "k"), _count(entry, "steps"), len(_draws(entry))
 
 
-def name_of(kind: str, split: str, entry: Entry) -> str:
+def make_name(kind: str, split: str, entry: Entry) -> str:
     """The file of a result: what it is of, and a mark of whatever else was asked (seed, IWAE draws, steps of the climb).
 
-    >>> name_of("evaluation", "test", {"k": 5, "examples": 30, "seed": 0, "checkpoint_step": 20, "iwae": {"5": {}}})
+    >>> make_name("evaluation", "test", {"k": 5, "examples": 30, "seed": 0, "checkpoint_step": 20, "iwae": {"5": {}}})
     'evaluation-test-step20-k5-n30-2b8bfd4b.json'
     """
     asked = repr((_count(entry, "seed"), _draws(entry), _count(entry, "steps")))
@@ -90,15 +90,15 @@ def name_of(kind: str, split: str, entry: Entry) -> str:
     return f"{kind}-{split}-step{step}-k{k}-n{images}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}.json"
 
 
-def describe(entry: Entry) -> str:
+def describe_entry(entry: Entry) -> str:
     """
-    >>> describe({"k": 5, "examples": 30, "checkpoint_step": 20})
+    >>> describe_entry({"k": 5, "examples": 30, "checkpoint_step": 20})
     '30 images, k = 5, step 20'
     """
     return f"{_count(entry, 'examples')} images, k = {_count(entry, 'k')}, step {_count(entry, 'checkpoint_step')}"
 
 
-def read(path: Path) -> Entry:
+def read_entry(path: Path) -> Entry:
     """The JSON object of a file, empty where there is none; ValueError, one line, for a damaged one."""
     try:
         value = read_json(path)
@@ -112,14 +112,14 @@ def read(path: Path) -> Entry:
 
 
 def _read_if_whole(path: Path) -> Entry:
-    """As ``read``, with nothing in place of a damaged file: it is one answer among others, and is written again."""
+    """As ``read_entry``, with nothing in place of a damaged file: it is one answer among others, and is written again."""
     with contextlib.suppress(ValueError, OSError):
-        return read(path)
+        return read_entry(path)
     return {}
 
 
 def _write(path: Path, entry: Entry) -> None:
-    write_atomically(path, (json.dumps(finite_or_none(entry), indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(replace_nonfinite(entry), indent=1) + "\n").encode())
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -3,7 +3,7 @@
 The first line says what was asked (k, seed, the model's hash, ...); a file of another question is refused. A last line
 cut by a kill is removed, and its batch is done again; damage anywhere else is an error, never a silently smaller table.
 
-Several processes write one file each, named by ``share_of``. Each knows what all the files hold; the one who opens the file
+Several processes write one file each, named by ``share_path``. Each knows what all the files hold; the one who opens the file
 itself, when the others have ended, takes theirs into it. An example that is in two files counts once.
 """
 
@@ -60,7 +60,7 @@ class Record:
         columns = {name: column.tolist() for name, column in part[1].items()}
         entry = {"ids": part[0].tolist(), "crc": crc, "values": columns, "seconds": seconds, "notes": sorted(notes)}
         self._write(entry)
-        self._take(entry)
+        self._add(entry)
 
     def close(self) -> None:
         self.file.close()
@@ -81,8 +81,8 @@ class Record:
         if entries:
             self._compare(entries[0], question, self.path)
         for entry in entries[1:]:
-            if (fresh := self._unknown(entry)) is not None:
-                self._take(fresh)
+            if (fresh := self._select_new(entry)) is not None:
+                self._add(fresh)
         if good < len(content):
             self.file.truncate(good)
         if not entries:
@@ -92,7 +92,7 @@ class Record:
 
     def _read_others(self, question: dict[str, Any]) -> None:
         """What the files of other shares hold; the owner of the whole takes it over and removes them."""
-        base = _whole_of(self.path)
+        base = _whole_path(self.path)
         whole = base == self.path
         others = [*base.parent.glob(f"{_glob(base.stem)}.share-*{_glob(base.suffix)}"), base]
         for path in sorted(path for path in others if path != self.path and path.exists()):
@@ -102,9 +102,9 @@ class Record:
                 entries, _ = self._entries(_content(file, path), path)
                 if entries:
                     self._compare(entries[0], question, path)
-                fresh = [entry for entry in map(self._unknown, entries[1:]) if entry is not None]
+                fresh = [entry for entry in map(self._select_new, entries[1:]) if entry is not None]
                 for entry in fresh:
-                    self._take(entry)
+                    self._add(entry)
                 if whole:
                     self._write(*fresh)
                     path.unlink()
@@ -125,7 +125,7 @@ class Record:
             good = end
         return entries, good
 
-    def _unknown(self, entry: dict[str, Any]) -> dict[str, Any] | None:
+    def _select_new(self, entry: dict[str, Any]) -> dict[str, Any] | None:
         """The part of an entry whose examples are not there yet."""
         rows = [i for i, name in enumerate(entry["ids"]) if name not in self.crc]
         if not rows:
@@ -150,7 +150,7 @@ class Record:
                     f"now {_short(now.get(name))}); remove it or name another file{hint}"
                 )
 
-    def _take(self, entry: dict[str, Any]) -> None:
+    def _add(self, entry: dict[str, Any]) -> None:
         values = {name: np.array(column, np.float64) for name, column in entry["values"].items()}
         self.parts.append((np.array(entry["ids"], np.int64), values))
         self.crc.update(zip(entry["ids"], entry["crc"], strict=True))
@@ -166,17 +166,17 @@ class Record:
             raise OSError(f"cannot write the store {self.path}: {error.strerror}; what it holds is kept") from None
 
 
-def share_of(path: str | os.PathLike[str], number: int, count: int) -> Path:
+def share_path(path: str | os.PathLike[str], number: int, count: int) -> Path:
     """Where process ``number`` (from 1) of ``count`` keeps what it has finished of the evaluation in ``path``.
 
-    >>> share_of("scores.jsonl", 1, 3).name
+    >>> share_path("scores.jsonl", 1, 3).name
     'scores.share-1-of-3.jsonl'
     """
     path = Path(path)
     return path.with_name(f"{path.stem}.share-{number}-of-{count}{path.suffix}")
 
 
-def _whole_of(path: Path) -> Path:
+def _whole_path(path: Path) -> Path:
     return path.with_name(re.sub(r"\.share-\d+-of-\d+(?=(\.[^.]*)?$)", "", path.name))
 
 

@@ -94,12 +94,12 @@ def _check_entry(entry: Any) -> tuple[int, int]:
         raise ValueError("a tensor without type, shape and place")
     shape, place = entry["shape"], entry["data_offsets"]
     size = SIZES.get(str(entry["dtype"]))
-    if size is None or not _counts(shape) or len(shape) > AXES or not _counts(place) or len(place) != 2:
+    if size is None or not _are_counts(shape) or len(shape) > AXES or not _are_counts(place) or len(place) != 2:
         raise ValueError("a tensor whose type, shape or place makes no sense")
     if math.prod(shape) * size != place[1] - place[0]:
         raise ValueError("a tensor whose shape does not fit its place")
     return place[0], place[1]
 
 
-def _counts(values: Any) -> bool:
+def _are_counts(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 40 for value in values)

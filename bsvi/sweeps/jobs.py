@@ -94,7 +94,7 @@ def is_scored(folder: Path, k: int, examples: int | None, iwae: Collection[int] 
         draws = {str(n) for n in iwae or ()}
         return any(
             scores.get("k") == k and scores.get("examples", 0) >= wanted and draws <= {*scores.get("iwae", ())}
-            for scores in results.entries(folder)
+            for scores in results.read_entries(folder)
         )
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return False

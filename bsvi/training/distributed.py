@@ -24,10 +24,10 @@ from torch.nn.parallel import DistributedDataParallel
 from bsvi.examples import Nested, count, take
 from bsvi.objectives import Estimate, Objective, check_input
 from bsvi.system import runtime
-from bsvi.training.shares import Part, SharedBound, SharedModel
-from bsvi.training.team import Place, Problem, T, Team, end_with_parent
+from bsvi.training.shares import BatchPart, SharedBound, SharedModel
+from bsvi.training.team import Problem, Rank, T, Team, end_with_parent
 
-WORDS = ("SIGTERM", "SIGINT", "SIGUSR1", "time")  # the reasons to stop that a process may have alone, first wins
+STOP_REASONS = ("SIGTERM", "SIGINT", "SIGUSR1", "time")  # the reasons to stop that a process may have alone, first wins
 PATIENCE = timedelta(hours=1)  # the longest that one process may keep the others waiting: a download, a slow disk
 
 
@@ -35,7 +35,7 @@ class RankLost(RuntimeError):
     """Another process of the run has ended, or cannot be reached."""
 
 
-class Elsewhere(RuntimeError):
+class FailedElsewhere(RuntimeError):
     """The first process has failed, and tells the user why itself."""
 
 
@@ -51,17 +51,17 @@ class Ranks(Team):
         self.rank, self.size, self.local, self.device = rank, size, local, device
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         try:
             yield
         except RankLost:
             raise
         except RuntimeError as error:
             if isinstance(error, dist.DistError) or "gloo" in str(error).lower() or "NCCL" in str(error):
-                raise RankLost(lost(error)) from None
+                raise RankLost(describe_lost_process(error)) from None
             raise
 
-    def found(self, find: Callable[[], T]) -> T:
+    def run_on_first(self, find: Callable[[], T]) -> T:
         answer: list[Any] = [None, ""]
         if self.first:
             try:
@@ -72,15 +72,15 @@ class Ranks(Team):
                 raise
         dist.broadcast_object_list(answer, 0, device=self.device)
         if answer[1]:
-            raise Elsewhere(answer[1])
+            raise FailedElsewhere(answer[1])
         return answer[0]
 
-    def in_turn(self, load: Callable[[], T]) -> T:
+    def load_in_turn(self, load: Callable[[], T]) -> T:
         value = load() if self.local == 0 else None
-        self.total(0.0)
+        self.sum_over_processes(0.0)
         return load() if value is None else value
 
-    def bound(self, model: Any, objective: Objective) -> Callable[[Any, float], Estimate]:
+    def make_bound(self, model: Any, objective: Objective) -> Callable[[Any, float], Estimate]:
         svi = objective.refinement
         if getattr(svi, "clip", "") == "batch":
             raise ValueError(
@@ -99,37 +99,37 @@ class Ranks(Team):
                 find_unused_parameters=self.find_unused_parameters,
             )
 
-    def look(self, model: Any, objective: Objective, x: Nested) -> float:
+    def sum_bounds(self, model: Any, objective: Objective, x: Nested) -> float:
         check_input(x, 1.0, model)  # the whole batch: all processes fail together
         n = count(x)
         start, stop = self.rank * n // self.size, (self.rank + 1) * n // self.size
         counts = stop > start
         if not counts:  # fewer examples than processes: one of them again, to draw as many random numbers as the others
             start, stop = 0, 1
-        shared: Any = SharedModel(model, Part(start, stop, n, Sum.apply))
+        shared: Any = SharedModel(model, BatchPart(start, stop, n, Sum.apply))
         value = objective(shared, take(x, slice(start, stop))).bound.sum().item()
         return value if counts else 0.0
 
     def agree(self, problem: Problem, asked: str, row: Tensor) -> tuple[Problem, str, Tensor]:
-        flags = [float(problem is not None), *(float(asked == word) for word in WORDS)]
-        told = torch.cat([torch.tensor(flags, dtype=row.dtype, device=row.device), row])
-        dist.all_reduce(told)
-        heard = told[: len(flags)].tolist()
-        if heard[0]:
+        flags = [float(problem is not None), *(float(asked == word) for word in STOP_REASONS)]
+        message = torch.cat([torch.tensor(flags, dtype=row.dtype, device=row.device), row])
+        dist.all_reduce(message)
+        signs = message[: len(flags)].tolist()
+        if signs[0]:
             problems: list[Problem] = [None] * self.size
             dist.all_gather_object(problems, problem)
             problem = min(each for each in problems if each is not None)
-        return problem, first_word(heard[1:]), told[len(flags) :] / self.size
+        return problem, first_reason(signs[1:]), message[len(flags) :] / self.size
 
-    def word(self, asked: str) -> str:
-        told = torch.tensor([float(asked == word) for word in WORDS], device=self.device)
-        dist.all_reduce(told)
-        return first_word(told.tolist())
+    def agree_to_stop(self, asked: str) -> str:
+        message = torch.tensor([float(asked == word) for word in STOP_REASONS], device=self.device)
+        dist.all_reduce(message)
+        return first_reason(message.tolist())
 
-    def total(self, value: float) -> float:
-        told = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.all_reduce(told)
-        return told.item()
+    def sum_over_processes(self, value: float) -> float:
+        message = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(message)
+        return message.item()
 
     def gather(self, rows: Tensor) -> Tensor:
         parts = [torch.empty_like(rows) for _ in range(self.size)]
@@ -151,11 +151,11 @@ class Sum(torch.autograd.Function):
         return Sum.forward(ctx, gradient.contiguous())
 
 
-def first_word(counts: list[float]) -> str:
-    return next((word for word, count in zip(WORDS, counts, strict=True) if count), "")
+def first_reason(counts: list[float]) -> str:
+    return next((word for word, count in zip(STOP_REASONS, counts, strict=True) if count), "")
 
 
-def lost(error: Exception) -> str:
+def describe_lost_process(error: Exception) -> str:
     reason = re.sub(r"\[\S*/\S*\] *", "", " ".join(str(error).split()))  # without the line of the library's source
     return (
         "another process of this run has ended or cannot be reached; the checkpoint before is whole: start the same command "
@@ -163,7 +163,7 @@ def lost(error: Exception) -> str:
     )
 
 
-def attempt(store: dist.Store, rank: int, size: int, patience: timedelta) -> str:
+def agree_on_name(store: dist.Store, rank: int, size: int, patience: timedelta) -> str:
     """A name for this start of the processes, the same for all of them.
 
     torchrun keeps one store through all its restarts, with the addresses of processes that are dead, and counts restarts on
@@ -191,13 +191,13 @@ def attempt(store: dist.Store, rank: int, size: int, patience: timedelta) -> str
 
 
 @contextmanager
-def joined(place: Place, device: str, patience: timedelta = PATIENCE) -> Iterator[Ranks]:
+def join_processes(place: Rank, device: str, patience: timedelta = PATIENCE) -> Iterator[Ranks]:
     """Connect to the other processes that torchrun has started; on the way out of an error the connection is just dropped."""
     end_with_parent(signal.SIGTERM)  # torchrun itself may be killed: then all save and leave
     chosen = runtime.choose_device(device)
     try:
         store, rank, size = next(rendezvous("env://", timeout=patience))
-        store = dist.PrefixStore(attempt(store, rank, size, patience), store)
+        store = dist.PrefixStore(agree_on_name(store, rank, size, patience), store)
         backend = "nccl" if chosen.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
     except (RuntimeError, ValueError, OSError) as error:
@@ -205,6 +205,6 @@ def joined(place: Place, device: str, patience: timedelta = PATIENCE) -> Iterato
             raise
         raise RankLost(f"cannot join the other processes ({' '.join(str(error).split())[:160]})") from None
     ranks = Ranks(place.rank, place.size, place.local, chosen)
-    with ranks.guarded():
+    with ranks.guard():
         yield ranks
     dist.destroy_process_group()

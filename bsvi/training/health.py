@@ -26,12 +26,12 @@ class Meter:
     """Averages since the last line, kept on the device: nothing waits for a number until the line is written."""
 
     def __init__(self) -> None:
-        self.sums: Tensor | None = None  # of ``averages``
+        self.sums: Tensor | None = None  # of ``average_batch``
         self.steps = 0
         self.decoder_calls = 0  # of the whole run, per example
 
     def add(self, estimate: Estimate, norm: Tensor) -> None:
-        self.take(averages(estimate, norm), estimate.decoder_calls)
+        self.take(average_batch(estimate, norm), estimate.decoder_calls)
 
     def take(self, row: Tensor, decoder_calls: int = 0) -> None:
         self.sums = row if self.sums is None else self.sums + row
@@ -48,7 +48,7 @@ class Meter:
         pi = estimate.log_pi.exp().unflatten(0, (proposals, -1)).sum(1)
         line["buffer_weight_average"] = buffer_weight_average(pi.log()) if proposals > 1 else 0.0
         line["ess_of_pi"] = 1.0 / estimate.log_pi.exp().square().sum().item()  # what ess would be with equal weights
-        line |= latents(model, estimate, team)
+        line |= count_latents(model, estimate, team)
         self.sums, self.steps = None, 0
         return line
 
@@ -61,7 +61,7 @@ def step_sizes(objective: Any) -> dict[str, float]:
     return {f"rate_{i}": rate for i, rate in enumerate(update.log_rates.detach().mean(-1).exp().tolist(), 1)}
 
 
-def averages(estimate: Estimate, norm: Tensor) -> Tensor:
+def average_batch(estimate: Estimate, norm: Tensor) -> Tensor:
     """Each of NAMES, averaged over the batch; the bound of equal weights without its 1 / (k + 1)."""
     t = estimate.trajectory
     with torch.no_grad():  # few operations: each costs some microseconds in every step
@@ -82,7 +82,7 @@ def averages(estimate: Estimate, norm: Tensor) -> Tensor:
         return torch.stack(rows).mean(1)
 
 
-def latents(model: Any, estimate: Estimate, team: Team = ALONE) -> dict[str, Any]:
+def count_latents(model: Any, estimate: Estimate, team: Team = ALONE) -> dict[str, Any]:
     """How many latents the last proposals use, of how many, and the KL of each; nothing where the family tells no mean."""
     try:
         with torch.no_grad():
@@ -100,7 +100,7 @@ def latents(model: Any, estimate: Estimate, team: Team = ALONE) -> dict[str, Any
     }
 
 
-def problems(line: dict[str, Any]) -> list[str]:
+def list_problems(line: dict[str, Any]) -> list[str]:
     """One line for each thing that looks wrong in a line of metrics, with what to try. None of them is an error."""
     found = []
     at = f"step {line['step']}:"
@@ -139,20 +139,20 @@ def problems(line: dict[str, Any]) -> list[str]:
 
 def check_batch(step: int, x: Any, ids: Tensor | None, model: Any, split: str = "training") -> None:
     """Raise NotFinite with the ids of the examples of x that hold NaN or infinity, if there are any."""
-    if text := bad_input(x, ids, model, split):
+    if text := describe_bad_input(x, ids, model, split):
         raise NotFinite(f"step {step}: {text}")
 
 
-def bad_input(x: Any, ids: Tensor | None, model: Any, split: str = "training") -> str:
+def describe_bad_input(x: Any, ids: Tensor | None, model: Any, split: str = "training") -> str:
     """The examples of x that hold NaN or infinity, as a line; empty if there are none."""
     if (bad := spoilt(x, missing=getattr(model, "nan_is_missing", False))) is None:
         return ""
-    return (
-        f"x holds NaN or infinity in {int(bad.sum())} of {count(x)} {split} examples, {named(ids, bad)}; clean the data"
-    )
+    return f"x holds NaN or infinity in {int(bad.sum())} of {count(x)} {split} examples, {list_ids(ids, bad)}; clean the data"
 
 
-def trouble(estimate: Estimate, norm: Tensor, model: Any, objective: Objective, x: Any, ids: Tensor | None) -> Problem:
+def find_problem(
+    estimate: Estimate, norm: Tensor, model: Any, objective: Objective, x: Any, ids: Tensor | None
+) -> Problem:
     """What is not finite, naming the tensor and the batch ids, before the optimiser sees it; None if all is well.
 
     It comes from elsewhere where this batch's bounds are fine and only the gradient, which all processes share, is not.
@@ -164,32 +164,32 @@ def trouble(estimate: Estimate, norm: Tensor, model: Any, objective: Objective, 
             fine = fine & torch.isfinite(parameter.grad).all()
     if fine:  # the one moment of a step that waits for the device
         return None
-    text = bad_input(x, ids, model) or culprit(estimate, model, objective, ids)
+    text = describe_bad_input(x, ids, model) or find_nonfinite(estimate, model, objective, ids)
     return bool(torch.isfinite(estimate.bound).all()), text
 
 
-def culprit(estimate: Estimate, model: Any, objective: Objective, ids: Tensor | None) -> str:
+def find_nonfinite(estimate: Estimate, model: Any, objective: Objective, ids: Tensor | None) -> str:
     """The first tensor on the way from parameters to gradients that is not finite, and what to try."""
     named_parameters = [(name, p) for name, p in model.named_parameters()]
     named_parameters += [(f"the objective's {name}", p) for name, p in objective.named_parameters()]
     for name, parameter in named_parameters:
         if not torch.isfinite(parameter).all():
-            return f"parameter {name} is not finite, {named(ids)}; lower optim.lr"
+            return f"parameter {name} is not finite, {list_ids(ids)}; lower optim.lr"
     t = estimate.trajectory
     if not torch.isfinite(t.lambda_[0]).all():
         bad = ~torch.isfinite(t.lambda_[0]).all(-1)
-        return f"the encoder's output is not finite for {named(ids, bad)}; look at these examples, or lower optim.lr"
+        return f"the encoder's output is not finite for {list_ids(ids, bad)}; look at these examples, or lower optim.lr"
     bad = ~torch.isfinite(estimate.bound)
     if bad.any():
         what = "the bound" if torch.isfinite(t.log_lik[:, bad]).any() else "the decoder's output ln p(x|z)"
-        return f"{what} is not finite in any draw for {named(ids, bad)}; look at these examples, or lower svi.lr or optim.lr"
+        return f"{what} is not finite in any draw for {list_ids(ids, bad)}; look at these examples, or lower svi.lr or optim.lr"
     for name, parameter in named_parameters:
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-            return f"the gradient of {name} is not finite, {named(ids)}; lower optim.lr, or go on with another seed"
-    return f"the gradient's norm overflows, {named(ids)}; lower optim.lr"
+            return f"the gradient of {name} is not finite, {list_ids(ids)}; lower optim.lr, or go on with another seed"
+    return f"the gradient's norm overflows, {list_ids(ids)}; lower optim.lr"
 
 
-def named(ids: Tensor | None, rows: Tensor | None = None, most: int = 60) -> str:
+def list_ids(ids: Tensor | None, rows: Tensor | None = None, most: int = 60) -> str:
     """'batch ids 3, 17' for the given rows of a batch, or all; by their place in the batch where it has no ids."""
     if rows is not None:
         rows = rows.cpu()

@@ -15,13 +15,30 @@ from bsvi.model import Model
 from bsvi.objectives import BadInput, Objective
 from bsvi.runs.folder import Run, RunError
 from bsvi.system.signals import Signals
-from bsvi.training.health import ALONE, Meter, NotFinite, averages, check_batch, problems, step_sizes, trouble
+from bsvi.training.health import (
+    ALONE,
+    Meter,
+    NotFinite,
+    average_batch,
+    check_batch,
+    find_problem,
+    list_problems,
+    step_sizes,
+)
 from bsvi.training.phases import Phase, check_phases, hand_over, phase_of
-from bsvi.training.state import Best, Looks, State, capture, infinite, make_optimizer, restore, size_limit
-from bsvi.training.streams import Stream, following, starting_at
+from bsvi.training.state import (
+    Best,
+    State,
+    ValidationHistory,
+    capture,
+    find_infinite,
+    make_optimizer,
+    restore,
+    size_limit,
+)
+from bsvi.training.streams import BatchStream, start_at, take_next
 from bsvi.training.team import Team
 from bsvi.training.validation import VALIDATION_SEED as VALIDATION_SEED
-from bsvi.training.validation import evaluating as evaluating
 from bsvi.training.validation import validate
 
 
@@ -74,8 +91,8 @@ class Watcher:
 def train(
     model: Any,
     objective: Objective | list[Phase],
-    batches: Stream,
-    valid: Stream | None = None,
+    batches: BatchStream,
+    valid: BatchStream | None = None,
     settings: Training = Training(),  # noqa: B008 - frozen
     run: Run | Path | str | None = None,
     watcher: Watcher = Watcher(),  # noqa: B008 - without state
@@ -96,7 +113,7 @@ def train(
     config   what model.safetensors says of itself
     batch    what of a batch is x, where it is more: ``batch=lambda b: b[0]`` for a loader of (x, y)
     ids      what of a batch are the ids that messages name
-    team     the processes that do this together (``joined`` of distributed), each with its equal share of every training
+    team     the processes that do this together (``join_processes`` of distributed), each with its equal share of every training
              batch, the whole of ``valid``, and the same model; the first one alone writes, prints and reads checkpoints
 
     >>> import bsvi
@@ -114,71 +131,73 @@ def train(
     if isinstance(objective, list):
         check_phases(phases, settings.steps)
     check_made(phases)
-    meter, looks = Meter(), Looks()
+    meter, looks = Meter(), ValidationHistory()
     step, before = 0, 0.0
     best = Best()
-    saved = team.found(lambda: run.load(size_limit(model, phases[-1].objective)) if isinstance(run, Run) else None)
-    stream = starting_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
+    saved = team.run_on_first(
+        lambda: run.load(size_limit(model, phases[-1].objective)) if isinstance(run, Run) else None
+    )
+    stream = start_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
     phase = phase_of(phases, saved[1]["step"] if saved else 0)
     optimizer: torch.optim.Optimizer = make_optimizer(model, phase.objective, settings.lr)
     if saved is not None:
         step, before, best = restore(saved, model, phase.objective, optimizer, meter, looks)
         older = "; pi of the best step is not in this older checkpoint" if best.lacks_pi(phase.objective) else ""
-        tell(run, watcher, f"resumed at step {step}{older}")
+        say_and_log(run, watcher, f"resumed at step {step}{older}")
     watcher.start(step)
     if not model.training:
         model.train()  # else as it is: the user may have put a part of it into eval mode
-    bound_of = team.bound(model, phase.objective)
+    bound_of = team.make_bound(model, phase.objective)
     start = last_save = time.monotonic()
     unsaved, stopped = False, ""
-    at_first = infinite(model.state_dict())  # buffers may hold infinity on purpose, as masks do
+    at_first = find_infinite(model.state_dict())  # buffers may hold infinity on purpose, as masks do
 
     def state() -> State:
         """Everything there is to save; raises NotFinite where it is spoilt, as no checkpoint may hold that."""
         tensors, scalars = capture(
             model, phase.objective, optimizer, meter, looks, before + time.monotonic() - start, best
         )
-        bad = infinite(tensors) - {f"{part}.{name}" for part in ("model", "best") for name in at_first} - {"meter"}
+        bad = find_infinite(tensors) - {f"{part}.{name}" for part in ("model", "best") for name in at_first} - {"meter"}
         if bad:
             raise NotFinite(f"step {step}: {', '.join(sorted(bad)[:5])} not finite, so not saved; lower optim.lr")
         return tensors, scalars
 
-    with team.guarded(), Signals() as signals:
+    with team.guard(), Signals() as signals:
         while not stopped:
-            tell(run, watcher)
+            say_and_log(run, watcher)
             named = {"phase": phase.name} if len(phases) > 1 else {}
             over = step >= phase.last
             last = over and phase is phases[-1]
             if valid is not None and looks.latest < step and (over or step % settings.valid_every == 0):
                 found = validate(model, phase.objective, valid, step, signals, team, batch, ids)
                 if found is None:  # a signal: it is looked at when the run is taken up again
-                    stopped = team.word(signals.received)
+                    stopped = team.agree_to_stop(signals.received)
                     break
                 bound, first = found
                 improved, unsaved = looks.take(step, bound), True
                 if improved:
                     best = Best.of(model, phase.objective)
                     if run is not None:
-                        run.save_model(best.shared(phase is phases[-1]), config or {}, step)
+                        run.save_model(best.to_model_file(phase is phases[-1]), config or {}, step)
                 seconds = before + time.monotonic() - start
                 line = {"split": "valid", "step": step, "seconds": seconds, "bound": bound, "best": improved, **named}
                 if run is not None:
                     run.log(line)
                 watcher.valid(line, model, first)
                 odd = f"step {step}: the validation bound is not finite: an image has no draw with a finite weight"
-                tell(run, watcher, *([] if math.isfinite(bound) else [odd]))
+                say_and_log(run, watcher, *([] if math.isfinite(bound) else [odd]))
 
-            if last or (phase is phases[-1] and looks.exhausted(settings.patience)):
+            if last or (phase is phases[-1] and looks.is_exhausted(settings.patience)):
                 stopped = "steps" if last else "early"
                 break
             if over:
                 phase = phase_of(phases, step + 1)
                 optimizer = hand_over(optimizer, model, phase.objective)
-                bound_of = team.bound(model, phase.objective)
+                bound_of = team.make_bound(model, phase.objective)
                 best, named = looks.begin_anew(), {"phase": phase.name}
 
-            x, names = unpack(following(stream, step), batch, ids)
-            beta = annealed(settings, step)
+            x, names = unpack(take_next(stream, step), batch, ids)
+            beta = anneal_beta(settings, step)
             try:
                 estimate = bound_of(x, beta)
             except BadInput:
@@ -188,9 +207,9 @@ def train(
             estimate.loss.backward()
             clipped = [*model.parameters(), *inference_parameters(phase.objective)]
             norm = nn.utils.get_total_norm([p.grad for p in clipped if p.grad is not None])
-            problem = trouble(estimate, norm, model, phase.objective, x, names)
+            problem = find_problem(estimate, norm, model, phase.objective, x, names)
             asked = signals.received or ("time" if time.monotonic() - start > settings.time_limit else "")
-            problem, asked, row = team.agree(problem, asked, averages(estimate, norm))
+            problem, asked, row = team.agree(problem, asked, average_batch(estimate, norm))
             if problem is not None:
                 raise NotFinite(f"step {step + 1}: {problem[1]}")
             nn.utils.clip_grads_with_norm_(clipped, settings.max_grad_norm, norm)
@@ -207,7 +226,7 @@ def train(
                 if run is not None:
                     run.log(line)
                 watcher.train(line)
-                tell(run, watcher, *problems(line))
+                say_and_log(run, watcher, *list_problems(line))
 
             if asked:
                 stopped = asked
@@ -223,10 +242,10 @@ def train(
             stopped=stopped,
             decoder_calls=meter.decoder_calls,
         )
-        ended = (best or Best.of(model, phase.objective)).shared()
-        team.found(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))
+        ended = (best or Best.of(model, phase.objective)).to_model_file()
+        team.run_on_first(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))
         if result.finished and best:
-            best.put(model, phase.objective)
+            best.load_into(model, phase.objective)
     return result
 
 
@@ -252,7 +271,7 @@ def finish(
         )
 
 
-def tell(run: Run | None, watcher: Watcher, *lines: str) -> None:
+def say_and_log(run: Run | None, watcher: Watcher, *lines: str) -> None:
     """Say these lines and the run folder's warnings, and keep them in log.txt."""
     if run is not None:
         lines = (*lines, *(f"warning: {line}" for line in run.warnings))
@@ -278,10 +297,10 @@ def check_made(phases: list[Phase]) -> None:
         )
 
 
-def annealed(settings: Training, step: int) -> float:
+def anneal_beta(settings: Training, step: int) -> float:
     """beta of this step (counted from 0): from beta_start to 1 over beta_steps, then 1.
 
-    >>> [round(annealed(Training(beta_start=0.1, beta_steps=3), step), 3) for step in range(5)]
+    >>> [round(anneal_beta(Training(beta_start=0.1, beta_steps=3), step), 3) for step in range(5)]
     [0.1, 0.4, 0.7, 1.0, 1.0]
     """
     if step >= settings.beta_steps:

@@ -26,7 +26,7 @@ from bsvi.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """Rows ``start`` to ``stop`` of a batch of ``total``; ``sum`` adds a tensor over all processes, with its gradient."""
 
     start: int
@@ -35,14 +35,14 @@ class Part:
     sum: Callable[[Tensor], Tensor]
 
 
-class AsInTheWhole(TorchFunctionMode):
+class WholeBatchMode(TorchFunctionMode):
     """While entered, what torch draws along ``axis`` of the batch, and BatchNorm's statistics, are those of the whole batch.
 
     Numbers of another shape are drawn as always, the same by every process. Laws that torch samples by rejection (Gamma,
     Beta, Dirichlet) are drawn by each process for itself: valid draws, but not those of one process.
     """
 
-    def __init__(self, part: Part, axis: int) -> None:
+    def __init__(self, part: BatchPart, axis: int) -> None:
         super().__init__()
         self.part, self.axis = part, axis
 
@@ -54,34 +54,36 @@ class AsInTheWhole(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _MAKE:
             size = tuple(kwargs.pop("size", None) or (args[0] if args and not isinstance(args[0], int) else args))
-            return self.rows(func(self.whole(size), **kwargs)) if self.mine(size) else func(size, **kwargs)
-        if func in _LIKE and self.mine(args[0].shape):
-            return self.rows(func(args[0].new_empty(self.whole(args[0].shape)), *args[1:], **kwargs))
-        if func in _IN_PLACE and self.mine(args[0].shape):
-            drawn = func(args[0].new_empty(self.whole(args[0].shape)), *args[1:], **kwargs)
-            return args[0].copy_(self.rows(drawn))
-        if func is torch.multinomial and args[0].ndim == 2 and self.mine(args[0].shape):
-            return self.rows(func(self.among_others(args[0]), *args[1:], **kwargs))
-        if func in _DROPOUT and (args[2:] or (kwargs.get("training", True),))[0] and self.mine(args[0].shape):
-            ones = args[0].new_ones(self.whole(args[0].shape))
-            return args[0] * self.rows(func(ones, *args[1:2], **{**kwargs, "training": True, "inplace": False}))
+            return (
+                self.take_rows(func(self.whole_shape(size), **kwargs)) if self.is_shared(size) else func(size, **kwargs)
+            )
+        if func in _LIKE and self.is_shared(args[0].shape):
+            return self.take_rows(func(args[0].new_empty(self.whole_shape(args[0].shape)), *args[1:], **kwargs))
+        if func in _IN_PLACE and self.is_shared(args[0].shape):
+            drawn = func(args[0].new_empty(self.whole_shape(args[0].shape)), *args[1:], **kwargs)
+            return args[0].copy_(self.take_rows(drawn))
+        if func is torch.multinomial and args[0].ndim == 2 and self.is_shared(args[0].shape):
+            return self.take_rows(func(self.place_among_others(args[0]), *args[1:], **kwargs))
+        if func in _DROPOUT and (args[2:] or (kwargs.get("training", True),))[0] and self.is_shared(args[0].shape):
+            ones = args[0].new_ones(self.whole_shape(args[0].shape))
+            return args[0] * self.take_rows(func(ones, *args[1:2], **{**kwargs, "training": True, "inplace": False}))
         return func(*args, **kwargs)
 
-    def among_others(self, chances: Tensor) -> Tensor:
+    def place_among_others(self, chances: Tensor) -> Tensor:
         """The rows in a whole batch's matrix. The other rows' values do not matter, only that numbers are drawn for them; the
         layout does, as torch draws in the order in which the matrix lies in memory."""
-        whole = self.whole(chances.shape)
+        whole = self.whole_shape(chances.shape)
         filled = chances.new_ones(whole) if chances.is_contiguous() else chances.new_ones(whole[::-1]).T
         filled[self.part.start : self.part.stop] = chances
         return filled
 
-    def mine(self, shape: tuple[int, ...]) -> bool:
+    def is_shared(self, shape: tuple[int, ...]) -> bool:
         return len(shape) > self.axis and shape[self.axis] == self.part.stop - self.part.start
 
-    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def whole_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (*shape[: self.axis], self.part.total, *shape[self.axis + 1 :])
 
-    def rows(self, drawn: Tensor) -> Tensor:
+    def take_rows(self, drawn: Tensor) -> Tensor:
         return drawn.narrow(self.axis, self.part.start, self.part.stop - self.part.start)
 
     def batch_norm(
@@ -117,24 +119,24 @@ class AsInTheWhole(TorchFunctionMode):
 class SharedModel:
     """A ``Model`` that encodes and draws as in the whole batch; the rest, its parameters too, is the model's own."""
 
-    def __init__(self, model: Any, part: Part) -> None:
+    def __init__(self, model: Any, part: BatchPart) -> None:
         self.model, self.part = model, part
         self.original = model  # what check_model looks at
-        self.inside: AsInTheWhole | None = None
+        self.inside: WholeBatchMode | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
     @contextmanager
-    def entered(self, axis: int) -> Iterator[None]:
-        with AsInTheWhole(self.part, axis) as self.inside:
+    def enter(self, axis: int) -> Iterator[None]:
+        with WholeBatchMode(self.part, axis) as self.inside:
             try:
                 yield
             finally:
                 self.inside = None
 
     def encode(self, x: Nested) -> Tensor:
-        with self.entered(0):
+        with self.enter(0):
             return self.model.encode(x)
 
     def posterior(self, lambda_: Tensor) -> Proposal:
@@ -142,7 +144,7 @@ class SharedModel:
 
     def draw(self, sampler: Callable[[], T], rows: int) -> T:
         """What Proposal asks for: (draws, batch, ...), with the noise of this part."""
-        with self.entered(1):
+        with self.enter(1):
             return sampler()
 
     def log_lik(self, x: Nested, z: Tensor) -> Tensor:
@@ -172,7 +174,7 @@ class SharedRule(ThetaRule):
     def __call__(self, model: Model, x: Nested, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         if not isinstance(model, SharedModel):
             raise TypeError(f"a shared rule needs a shared model, got {type(model).__name__}")
-        with model.entered(0):
+        with model.enter(0):
             return self.rule(model, x, beta, trajectory, r)
 
     def taught_by(self, rows: int, samples: int) -> int:
@@ -198,7 +200,7 @@ class SharedBound(nn.Module):
 
     def forward(self, x: Nested, beta: float) -> Estimate:
         n = count(x)
-        shared: Any = SharedModel(self.model, Part(self.rank * n, (self.rank + 1) * n, self.size * n, self.sum))
+        shared: Any = SharedModel(self.model, BatchPart(self.rank * n, (self.rank + 1) * n, self.size * n, self.sum))
         try:
             return self.objective(shared, x, beta)
         except (

@@ -18,7 +18,7 @@ class Misfit(ValueError):
     """A checkpoint that is whole but of another model or optimiser; the message names the keys."""
 
 
-class Looks:
+class ValidationHistory:
     """The looks at the validation images so far: the best bound, its step, how many have passed since, the latest one's step."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Looks:
         self.best, self.best_step, self.since = -math.inf, 0, 0
         return Best()
 
-    def exhausted(self, patience: int) -> bool:
+    def is_exhausted(self, patience: int) -> bool:
         return 0 < patience <= self.since
 
 
@@ -63,20 +63,20 @@ class Best:
     def __bool__(self) -> bool:
         return bool(self.tensors)
 
-    def put(self, model: nn.Module, objective: nn.Module) -> None:
+    def load_into(self, model: nn.Module, objective: nn.Module) -> None:
         """Into the model, and into the objective unless the checkpoint is too old to have it."""
-        model.load_state_dict(part(self.tensors, BEST[0]))
+        model.load_state_dict(select_prefix(self.tensors, BEST[0]))
         if not self.lacks_pi(objective):
-            objective.load_state_dict(part(self.tensors, BEST[1]))
+            objective.load_state_dict(select_prefix(self.tensors, BEST[1]))
 
     def lacks_pi(self, objective: nn.Module) -> bool:
         """Whether this comes from an older checkpoint, which had the best weights without pi."""
-        return bool(self and objective.state_dict() and not part(self.tensors, BEST[1]))
+        return bool(self and objective.state_dict() and not select_prefix(self.tensors, BEST[1]))
 
-    def shared(self, with_pi: bool = True) -> dict[str, Tensor]:
+    def to_model_file(self, with_pi: bool = True) -> dict[str, Tensor]:
         """What model.safetensors holds: the weights by their own names, and the objective's (pi) as ``objective.NAME``."""
-        pi = {f"objective.{name}": value for name, value in part(self.tensors, BEST[1]).items() if with_pi}
-        return pi | part(self.tensors, BEST[0])
+        pi = {f"objective.{name}": value for name, value in select_prefix(self.tensors, BEST[1]).items() if with_pi}
+        return pi | select_prefix(self.tensors, BEST[0])
 
 
 def capture(
@@ -84,7 +84,7 @@ def capture(
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
     meter: Meter,
-    looks: Looks,
+    looks: ValidationHistory,
     seconds: float,
     best: Best,
 ) -> State:
@@ -116,7 +116,7 @@ def restore(
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
     meter: Meter,
-    looks: Looks,
+    looks: ValidationHistory,
 ) -> tuple[int, float, Best]:
     """Put a captured state back in place; returns step, seconds so far and the best weights. A Misfit changes nothing."""
     tensors, scalars = saved
@@ -125,24 +125,28 @@ def restore(
         step, seconds, meter_steps = int(scalars["step"]), float(scalars["seconds"]), int(scalars["meter_steps"])
         if meter_steps and "meter" not in tensors:
             raise ValueError("no averages")
-        told = {name: type(value)(scalars["looks"][name]) for name, value in vars(looks).items()}
+        history = {name: type(value)(scalars["looks"][name]) for name, value in vars(looks).items()}
         calls = int(scalars.get("decoder_calls", step * getattr(objective, "decoder_calls", 0)))  # older ones have none
-        if math.isnan(told["best"]) or not 0 <= seconds < math.inf or min(step, meter_steps, told["since"], calls) < 0:
+        if (
+            math.isnan(history["best"])
+            or not 0 <= seconds < math.inf
+            or min(step, meter_steps, history["since"], calls) < 0
+        ):
             raise ValueError("a number out of range")
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise Misfit(f"the checkpoint's scalars are not those of a training state ({error!r:.80})") from None
 
-    model.load_state_dict(part(tensors, "model."))
-    objective.load_state_dict(part(tensors, "objective."))
+    model.load_state_dict(select_prefix(tensors, "model."))
+    objective.load_state_dict(select_prefix(tensors, "objective."))
     states: dict[int, dict[str, Tensor]] = {}
-    for name, value in part(tensors, "optimizer.").items():
+    for name, value in select_prefix(tensors, "optimizer.").items():
         index, key = name.split(".", 1)
         states.setdefault(int(index), {})[key] = value
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
     device = next(model.parameters()).device
     meter.steps, meter.sums = meter_steps, tensors["meter"].to(device) if meter_steps else None
     meter.decoder_calls = calls
-    vars(looks).update(told)
+    vars(looks).update(history)
     torch.set_rng_state(tensors["random.cpu"])
     if device.type == "cuda" and "random.cuda.0" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda.0"], device)
@@ -174,7 +178,7 @@ def check_fit(
     for name in tensors.keys() & known.keys():
         got, want = tensors[name], known[name]
         if got.shape != want.shape or got.dtype != want.dtype:
-            complaints.append(f"{name} is {describe(got)}, not {describe(want)}")
+            complaints.append(f"{name} is {describe_tensor(got)}, not {describe_tensor(want)}")
     if complaints:
         rest = f"; and {len(complaints) - 6} more" if len(complaints) > 6 else ""
         raise Misfit(
@@ -183,11 +187,11 @@ def check_fit(
         )
 
 
-def describe(tensor: Tensor) -> str:
+def describe_tensor(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def select_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors under a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
@@ -198,6 +202,6 @@ def size_limit(model: nn.Module, objective: nn.Module) -> int:
     return 8 * sum(value.numel() * value.element_size() for value in held) + (16 << 20)
 
 
-def infinite(tensors: dict[str, Tensor]) -> set[str]:
+def find_infinite(tensors: dict[str, Tensor]) -> set[str]:
     """The names of the floating-point tensors that hold NaN or infinity."""
     return {name for name, value in tensors.items() if value.is_floating_point() and not torch.isfinite(value).all()}

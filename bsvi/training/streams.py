@@ -3,25 +3,27 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-Stream = Callable[[int], Iterator[Any]] | Iterable[Any]  # a function of the step to start at, or batches to be cycled
+BatchStream = (
+    Callable[[int], Iterator[Any]] | Iterable[Any]
+)  # a function of the step to start at, or batches to be cycled
 
 
-def starting_at(batches: Stream, step: int) -> Iterator[Any]:
+def start_at(batches: BatchStream, step: int) -> Iterator[Any]:
     """The endless stream of batches from this step on; of an iterable the first ones are read and left.
 
-    >>> stream = starting_at(["a", "b", "c"], 4)
+    >>> stream = start_at(["a", "b", "c"], 4)
     >>> next(stream), next(stream), next(stream)
     ('b', 'c', 'a')
     """
     if callable(batches):
         return iter(batches(step))
-    stream = cycled(batches)
+    stream = cycle(batches)
     for _ in range(step):
         next(stream)
     return stream
 
 
-def cycled(batches: Iterable[Any]) -> Iterator[Any]:
+def cycle(batches: Iterable[Any]) -> Iterator[Any]:
     """The batches over and over."""
     while True:
         empty = True
@@ -34,7 +36,7 @@ def cycled(batches: Iterable[Any]) -> Iterator[Any]:
             )
 
 
-def following(stream: Iterator[Any], step: int) -> Any:
+def take_next(stream: Iterator[Any], step: int) -> Any:
     """The next batch."""
     try:
         return next(stream)

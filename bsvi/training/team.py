@@ -40,23 +40,23 @@ class Team:
         """Whether this process is the one that writes and prints."""
         return self.rank == 0
 
-    def guarded(self) -> AbstractContextManager[None]:
+    def guard(self) -> AbstractContextManager[None]:
         """Within this context the loss of another process is one clear line."""
         return nullcontext()
 
-    def found(self, find: Callable[[], T]) -> T:
+    def run_on_first(self, find: Callable[[], T]) -> T:
         """What the first process finds, for all; only it calls ``find``, and where that fails all fail."""
         return find()
 
-    def in_turn(self, load: Callable[[], T]) -> T:
+    def load_in_turn(self, load: Callable[[], T]) -> T:
         """What ``load`` gives each process, the first one of every machine before the others: it may fetch files."""
         return load()
 
-    def bound(self, model: Any, objective: "Objective") -> "Callable[[Any, float], Estimate]":
+    def make_bound(self, model: Any, objective: "Objective") -> "Callable[[Any, float], Estimate]":
         """The objective as a function of x and beta, whose loss has the whole batch's gradient after backward."""
         return partial(objective, model)
 
-    def look(self, model: Any, objective: "Objective", x: "Nested") -> float:
+    def sum_bounds(self, model: Any, objective: "Objective", x: "Nested") -> float:
         """The sum of the bounds of this process's part of a validation batch."""
         return objective(model, x).bound.sum().item()
 
@@ -64,11 +64,11 @@ class Team:
         """Of any process: a problem, a wish to stop; of all: the average of a row of numbers."""
         return problem, asked, row
 
-    def word(self, asked: str) -> str:
+    def agree_to_stop(self, asked: str) -> str:
         """A wish to stop that any process has."""
         return asked
 
-    def total(self, value: float) -> float:
+    def sum_over_processes(self, value: float) -> float:
         """The sum over all processes."""
         return value
 
@@ -78,7 +78,7 @@ class Team:
 
 
 @dataclass(frozen=True)
-class Place:
+class Rank:
     """Which of several processes this one is: among all, and on its machine."""
 
     rank: int
@@ -86,10 +86,10 @@ class Place:
     local: int
 
 
-def place() -> Place | None:
+def find_rank() -> Rank | None:
     """This process's place as torchrun's environment tells it; None for one process alone.
 
-    >>> place() is None
+    >>> find_rank() is None
     True
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -101,7 +101,7 @@ def place() -> Place | None:
         raise ValueError(
             "RANK, WORLD_SIZE and LOCAL_RANK must be numbers; start with torchrun, or unset them"
         ) from None
-    return Place(rank, size, local) if size > 1 else None
+    return Rank(rank, size, local) if size > 1 else None
 
 
 def end_with_parent(number: int) -> None:
@@ -110,7 +110,7 @@ def end_with_parent(number: int) -> None:
         ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
 
 
-def leave(place: Place | None, code: int) -> int:
+def end_process(place: Rank | None, code: int) -> int:
     """Return the exit code; one of several processes ends with it at once, without taking the interpreter apart.
 
     A thread of torch.distributed that is still at work at that moment aborts the process, now and then, and torchrun would

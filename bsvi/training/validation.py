@@ -11,7 +11,7 @@ from bsvi.examples import Pick, count, unpack
 from bsvi.objectives import BadInput, Objective
 from bsvi.system.signals import Signals
 from bsvi.training.health import ALONE, check_batch
-from bsvi.training.streams import Stream
+from bsvi.training.streams import BatchStream
 from bsvi.training.team import Team
 
 VALIDATION_SEED = 2019  # the noise of every look at the validation images
@@ -20,7 +20,7 @@ VALIDATION_SEED = 2019  # the noise of every look at the validation images
 def validate(
     model: Any,
     objective: Objective,
-    valid: Stream,
+    valid: BatchStream,
     step: int = 0,
     signals: Signals | None = None,
     team: Team = ALONE,
@@ -34,15 +34,15 @@ def validate(
     """
     total, examples, first = 0.0, 0, None
     device = next(model.parameters()).device
-    with evaluating(model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+    with in_eval_mode(model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(VALIDATION_SEED)
         for given in valid(0) if callable(valid) else valid:
-            if signals is not None and team.word(signals.received):
+            if signals is not None and team.agree_to_stop(signals.received):
                 return None
             x, names = unpack(given, batch, ids)
             first = given if first is None else first
             try:
-                total += team.look(model, objective, x)
+                total += team.sum_bounds(model, objective, x)
             except BadInput:
                 check_batch(step, x, names, model, "validation")
                 raise
@@ -51,11 +51,11 @@ def validate(
         raise ValueError(
             "there are no validation batches; give a list or a function that can be read again, or valid=None"
         )
-    return team.total(total) / examples, first
+    return team.sum_over_processes(total) / examples, first
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Within this context the model is in eval mode; afterwards each of its parts is as it was."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

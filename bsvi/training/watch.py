@@ -15,7 +15,8 @@ from torch import Tensor
 
 from bsvi.system.files import make_folder
 from bsvi.system.terminal import open_console
-from bsvi.training.loop import Watcher, evaluating
+from bsvi.training.loop import Watcher
+from bsvi.training.validation import in_eval_mode
 
 SHOWN = ("bound", "svi_0", "svi_k", "bsvi_k", "kl")
 CURVES = {  # the paper's training curves, Fig. 6
@@ -54,7 +55,7 @@ class Screen(Watcher):
     def __init__(self, title: str, total: int, loggers: "list[Logger] | None" = None, quiet: bool = False) -> None:
         self.console = open_console()
         # rich's own would end the program
-        self.console.on_broken_pipe = gone
+        self.console.on_broken_pipe = drop_output
         self.loggers, self.quiet = list(loggers or []), quiet
         self.live = self.console.is_terminal and not quiet
         self.progress = Lines(
@@ -96,7 +97,7 @@ class Screen(Watcher):
         if self.live:
             self.progress.numbers = "  ".join(numbers)
         else:
-            left = clock((self.total - line["step"]) / max(pace, 1e-9))
+            left = format_clock((self.total - line["step"]) / max(pace, 1e-9))
             self.show(lambda: print(f"step {line['step']}/{self.total}  {left} left  {'  '.join(numbers)}", flush=True))
         self.log("scalars", "train", line)
         self.log("scalars", "curves", {"step": line["step"], **{name: of(line) for name, of in CURVES.items()}})
@@ -139,15 +140,15 @@ class Screen(Watcher):
                 self.say(f"warning: {type(logger).__name__} failed and is left out from now on: {error}")
 
 
-def gone() -> None:
+def drop_output() -> None:
     """Whoever read the output has gone away."""
     raise BrokenPipeError
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Hours, minutes and seconds.
 
-    >>> clock(3725.9)
+    >>> format_clock(3725.9)
     '1:02:05'
     """
     minutes, seconds = divmod(int(seconds), 60)
@@ -174,14 +175,14 @@ class TensorBoard:
         self.writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step + 1)
 
     def scalars(self, group: str, line: dict[str, Any]) -> None:
-        for name, value in numbers(line).items():
+        for name, value in select_numbers(line).items():
             self.writer.add_scalar(f"{group}/{name}", value, line["step"])
 
     def images(self, step: int, model: Any, batch: Any) -> None:
         if self.pictures is None:
             return
         # eval mode and a random state of their own: looking at pictures must not change the training
-        with evaluating(model), torch.random.fork_rng(devices=[]):
+        with in_eval_mode(model), torch.random.fork_rng(devices=[]):
             pairs = self.pictures(model, batch)
         grid = pairs.permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1)  # two rows of images, (height, width, 1)
         self.writer.add_image("reconstructions", grid, step, dataformats="HWC")
@@ -214,7 +215,7 @@ class Wandb:
         )
 
     def scalars(self, group: str, line: dict[str, Any]) -> None:
-        self.run.log({f"{group}/{name}": value for name, value in numbers(line).items()}, step=line["step"])
+        self.run.log({f"{group}/{name}": value for name, value in select_numbers(line).items()}, step=line["step"])
 
     def images(self, step: int, model: Any, batch: Any) -> None:
         pass
@@ -224,7 +225,7 @@ class Wandb:
             self.run.finish()
 
 
-def numbers(line: dict[str, Any]) -> dict[str, float]:
+def select_numbers(line: dict[str, Any]) -> dict[str, float]:
     """What of a line of metrics can be drawn as a curve."""
     wanted = (int, float)
     return {k: v for k, v in line.items() if k != "step" and isinstance(v, wanted) and not isinstance(v, bool)}

@@ -9,7 +9,7 @@ import scipy.io
 
 from bsvi.data.fashion_mnist import load_fashion_mnist
 from bsvi.data.idx import read_idx_images
-from bsvi.data.integrity import BadFile, record
+from bsvi.data.integrity import BadFile, write_record
 from bsvi.data.mat import read_mat
 from bsvi.data.npy import read_npy
 from bsvi.data.omniglot import load_omniglot
@@ -136,7 +136,7 @@ def test_npy_with_bytes_after_its_end_is_refused(tmp_path: Path) -> None:
 
 def test_recorded_hash_is_written_and_read_as_sha256sum_does(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(3))
-    record([tmp_path / "x.npy"], tmp_path)
+    write_record([tmp_path / "x.npy"], tmp_path)
     digest, name = (tmp_path / "SHA256SUMS").read_text().rstrip("\n").split("  ")
     assert name == "x.npy" and len(digest) == 64
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  x.npy\n")

@@ -124,7 +124,10 @@ def test_binarised_pixels_have_the_grey_values_as_means() -> None:
 
 def test_noise_is_uniform_and_uncorrelated_between_pixels_examples_epochs_and_seeds() -> None:
     n, count = 2000, 61
-    blocks = [counter.uniforms(counter.example_keys(np.arange(n), *words), count) for words in ((0, 0), (0, 1), (1, 0))]
+    blocks = [
+        counter.draw_uniforms(counter.make_example_keys(np.arange(n), *words), count)
+        for words in ((0, 0), (0, 1), (1, 0))
+    ]
     for u in blocks:
         assert u.min() >= 0 and u.max() < 1
         assert stats.kstest(u.ravel(), "uniform").pvalue > 1e-7
@@ -137,15 +140,15 @@ def test_noise_is_uniform_and_uncorrelated_between_pixels_examples_epochs_and_se
 def test_order_is_a_uniform_permutation() -> None:
     counts = np.zeros((6, 6))
     for epoch in range(6000):
-        counts[np.arange(6), counter.order(np.arange(6), 0, epoch)] += 1
+        counts[np.arange(6), counter.shuffle_positions(np.arange(6), 0, epoch)] += 1
     assert stats.chisquare(counts.ravel(), np.full(36, 1000.0), ddof=10).pvalue > 1e-7
 
 
 def test_random_numbers_are_the_published_ones() -> None:
     # pinned: a change here changes every split, order and binarised test set, and so every result
-    assert counter.key(0) == 258863698125685209 and counter.key(1, 2, 3) == 17824878756907967
-    assert counter.order(np.arange(8), 2019).tolist() == [7, 1, 6, 2, 0, 3, 5, 4]
-    drawn = counter.uniforms(counter.example_keys(np.arange(2), 1), 3) * 2**32
+    assert counter.make_key(0) == 258863698125685209 and counter.make_key(1, 2, 3) == 17824878756907967
+    assert counter.shuffle_positions(np.arange(8), 2019).tolist() == [7, 1, 6, 2, 0, 3, 5, 4]
+    drawn = counter.draw_uniforms(counter.make_example_keys(np.arange(2), 1), 3) * 2**32
     assert drawn.tolist() == [[1785756479, 2688653849, 2589559143], [2439234318, 3217182289, 355640204]]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bsvi.data.integrity import BadFile, record
+from bsvi.data.integrity import BadFile, write_record
 from bsvi.data.pictures import read_pictures
 from tests.data.made_files import FORMATS, Format, smooth
 
@@ -47,7 +47,7 @@ def test_damage_is_refused_or_changes_nothing_once_the_hash_is_recorded(
     name: str, damage: str, count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = FORMATS[name].make(tmp_path)
-    record([path], path.parent)
+    write_record([path], path.parent)
     original, whole = FORMATS[name].load(path).sha256, path.read_bytes()
     for copy in damaged(whole, damage, count):
         path.write_bytes(copy)

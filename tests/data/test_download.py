@@ -11,7 +11,7 @@ import pytest
 
 from bsvi.data import download, fetch
 from bsvi.data.download import Source, Unavailable, obtain
-from bsvi.data.integrity import BadFile, file_hash, recorded, verify
+from bsvi.data.integrity import BadFile, file_hash, read_record, verify
 
 GOOD = bytes(range(256)) * 400
 DEAD = "http://127.0.0.1:9/"  # the discard port: nobody answers
@@ -94,7 +94,7 @@ def test_a_good_file_arrives_once_and_its_hash_is_recorded(server: Server, tmp_p
     file = source(server.at + "good/", algorithm=algorithm)
     path = get(file, tmp_path)
     assert path == tmp_path / "some-set" / "some.mat" and path.read_bytes() == GOOD
-    assert recorded(path.parent) == {"some.mat": hashlib.sha256(GOOD).hexdigest()}
+    assert read_record(path.parent) == {"some.mat": hashlib.sha256(GOOD).hexdigest()}
     assert get(file, tmp_path) == path
     assert server.requests_seen == ["good"]
 

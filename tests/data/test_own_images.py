@@ -8,7 +8,7 @@ from PIL import Image
 from bsvi.data import evaluation_batches, load, training_batches
 from bsvi.data.integrity import BadFile
 from bsvi.data.pictures import read_pictures
-from bsvi.data.svhn import luminance
+from bsvi.data.svhn import to_grey
 from tests.data.made_files import idx_bytes, smooth
 
 
@@ -101,7 +101,7 @@ def test_colour_becomes_grey_as_in_svhn_and_transparency_lies_on_white(tmp_path:
     Image.fromarray(colours.transpose(1, 2, 0)).save(tmp_path / "a.png")
     Image.fromarray(np.zeros((9, 9, 4), np.uint8)).save(tmp_path / "b.png")
     first, second = read_pictures(tmp_path)
-    assert np.array_equal(first, luminance(colours[None])[0])
+    assert np.array_equal(first, to_grey(colours[None])[0])
     assert (second == 255).all()
 
 

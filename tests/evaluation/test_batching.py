@@ -37,12 +37,16 @@ def lines(run, what):
 def test_the_papers_evaluation_of_500_images_is_many_batches(name):
     e = EXPERIMENTS[name]
     side = SIDE[name.split("-")[0]]
-    for passes in (batching.evaluate_passes(500, 2500), batching.gap_passes(500, 500), batching.ais_passes()):
-        size = batching.batch_size(e.net, (side, side), passes)
+    for passes in (
+        batching.count_evaluate_passes(500, 2500),
+        batching.count_gap_passes(500, 500),
+        batching.count_ais_passes(),
+    ):
+        size = batching.choose_batch_size(e.net, (side, side), passes)
         assert 1 <= size <= 200
-        assert batching.batch_size(e.net, (side, side), passes, threads=2) <= 2 * size
-        assert size <= batching.batch_size(e.net, (side, side), passes // 10) <= batching.MOST
-        assert size <= batching.batch_size(e.net, (side, side), passes, device="cuda") <= batching.MOST
+        assert batching.choose_batch_size(e.net, (side, side), passes, threads=2) <= 2 * size
+        assert size <= batching.choose_batch_size(e.net, (side, side), passes // 10) <= batching.MOST
+        assert size <= batching.choose_batch_size(e.net, (side, side), passes, device="cuda") <= batching.MOST
 
 
 def test_the_commands_choose_the_batch_by_what_an_image_costs(run, monkeypatch):

@@ -19,7 +19,7 @@ from bsvi.commands.evaluate_shares import share_batches, which
 from bsvi.data import load_digits
 from bsvi.evaluation import ais as annealing
 from bsvi.evaluation.evaluate import evaluate
-from bsvi.runs.store import share_of
+from bsvi.runs.store import share_path
 from tests.evaluation.oracle import batches
 from tests.evaluation.test_resume import OPTIONS, network, table
 from tests.training.torchruns import Torchrun, alive, linux
@@ -31,7 +31,7 @@ def do(path, number, count):
     """Share ``number`` of ``count``, as the command does it."""
     model, x = network()
     mine = islice(batches(x, BATCH), number - 1, None, count)
-    evaluate(model, mine, store=share_of(path, number, count), **OPTIONS)
+    evaluate(model, mine, store=share_path(path, number, count), **OPTIONS)
 
 
 def killed_after(seconds, path, number, count):
@@ -141,7 +141,7 @@ def test_a_living_share_is_not_taken_over(tmp_path):
             whole(path)
         do(path, 1, 2)  # while another share may go on beside it
 
-    evaluate(model, batches(x, 20)[:1], store=share_of(path, 2, 2), progress=meanwhile, **OPTIONS)
+    evaluate(model, batches(x, 20)[:1], store=share_path(path, 2, 2), progress=meanwhile, **OPTIONS)
     assert len([*tmp_path.glob("*.share-*")]) == 2
     np.testing.assert_allclose(whole(path)[0], expected(), rtol=1e-4, atol=1e-4)  # a batch of 20 among those of 5
 
@@ -149,9 +149,9 @@ def test_a_living_share_is_not_taken_over(tmp_path):
 def test_a_damaged_share_is_refused(tmp_path):
     path = tmp_path / "store.jsonl"
     do(path, 1, 2)
-    content = bytearray(share_of(path, 1, 2).read_bytes())
+    content = bytearray(share_path(path, 1, 2).read_bytes())
     content[len(content) // 2] ^= 1
-    share_of(path, 1, 2).write_bytes(content)
+    share_path(path, 1, 2).write_bytes(content)
     with pytest.raises(ValueError, match=r"share-1-of-2.jsonl is damaged at byte"):
         whole(path)
 

@@ -147,8 +147,8 @@ def test_a_gap_of_an_earlier_version_is_gone_on_with_and_kept(run):
 
 @pytest.mark.parametrize("entry", [{"k": "../../x"}, {"k": True, "iwae": [1]}, {"examples": 1 << 70, "seed": None}])
 def test_the_name_of_a_file_is_made_of_numbers_whatever_an_entry_holds(entry):
-    assert results.name_of("evaluation", "test", entry).startswith("evaluation-test-step0-k0-n0-")
-    assert results.rank(entry, entry) == (True, 0, 0, 0, 0)
+    assert results.make_name("evaluation", "test", entry).startswith("evaluation-test-step0-k0-n0-")
+    assert results.make_order_key(entry, entry) == (True, 0, 0, 0, 0)
 
 
 def test_the_report_takes_the_best_result_and_says_which(run, tmp_path):

@@ -4,24 +4,24 @@ import json
 
 import pytest
 
-from bsvi.report.claims import HOLDS, NOT_SHOWN, check
-from bsvi.report.experiments import group
+from bsvi.report.claims import HOLDS, NOT_SHOWN, check_claims
+from bsvi.report.experiments import group_runs
 from bsvi.report.make import make_report
-from bsvi.report.measures import difference, rows_difference
+from bsvi.report.measures import measure_difference, measure_rows_difference
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import claims_table, differences_table, left_out, scores_table
+from bsvi.report.tables import describe_left_out, make_claims_table, make_differences_table, make_scores_table
 from tests.report.made_runs import make_run, make_runs
 
 SVI_BEATS_VAE, BSVI_BEATS_SVI = "SVI-k′ beats the VAE", "BSVI-k beats SVI-k′"
 
 
 def experiment_at(root):
-    (experiment,) = group(read_runs([root])[0])
+    (experiment,) = group_runs(read_runs([root])[0])
     return experiment
 
 
 def verdict_at(root, text):
-    return {line.claim.text: line for line in check(experiment_at(root))}[text]
+    return {line.claim.text: line for line in check_claims(experiment_at(root))}[text]
 
 
 def change(path, **fields):
@@ -82,9 +82,9 @@ def test_unlike_runs_are_not_compared_and_are_named(tmp_path, spoil, named):
     line, experiment = verdict_at(tmp_path, SVI_BEATS_VAE), experiment_at(tmp_path)
     assert line.verdict == NOT_SHOWN and line.interval is None
     assert f"VAE ({named})" in line.note
-    assert f"VAE ({named}), 3 runs" in claims_table(experiment, check(experiment)).notes[0]
-    assert verdict_at(tmp_path, BSVI_BEATS_SVI).verdict == HOLDS and not experiment.row("bsvi").variant
-    cells = {row[0].text: row for row in differences_table(experiment).rows}
+    assert f"VAE ({named}), 3 runs" in make_claims_table(experiment, check_claims(experiment)).notes[0]
+    assert verdict_at(tmp_path, BSVI_BEATS_SVI).verdict == HOLDS and not experiment.find_row("bsvi").variant
+    cells = {row[0].text: row for row in make_differences_table(experiment).rows}
     assert {cell.text for cell in cells[f"VAE ({named})"][2:]} == {"–"}  # minus SVI, minus BSVI
 
 
@@ -99,7 +99,7 @@ def test_a_run_that_its_own_rule_stopped_early_is_compared(tmp_path):
     make_runs(tmp_path, ["svi"], (0, 1, 2), steps=100)
     for folder in make_runs(tmp_path, ["vae"], (0, 1, 2), steps=100):
         change(folder / "result.json", steps=60, stopped="early")
-    assert verdict_at(tmp_path, SVI_BEATS_VAE).verdict == HOLDS and not left_out(experiment_at(tmp_path))
+    assert verdict_at(tmp_path, SVI_BEATS_VAE).verdict == HOLDS and not describe_left_out(experiment_at(tmp_path))
 
 
 def test_one_unlike_seed_is_left_out_and_the_others_stay(tmp_path):
@@ -107,7 +107,7 @@ def test_one_unlike_seed_is_left_out_and_the_others_stay(tmp_path):
     other_k(tmp_path / "omniglot-small" / "vae-seed2")
     line = verdict_at(tmp_path, SVI_BEATS_VAE)
     assert line.verdict == HOLDS and line.interval.seeds == 3
-    (note,) = left_out(experiment_at(tmp_path))
+    (note,) = describe_left_out(experiment_at(tmp_path))
     assert "VAE (test k = 20), 1 run." in note
 
 
@@ -122,14 +122,14 @@ def test_two_settings_of_one_method_are_compared_and_two_methods_with_two_settin
     make_runs(tmp_path / "a", ["vae", "bsvi"], (0, 1, 2), steps=100)
     make_runs(tmp_path / "b", ["bsvi"], (0, 1, 2), steps=100, config={"svi.lr": 0.1})
     vae, bsvi, other = experiment_at(tmp_path).rows
-    assert rows_difference(bsvi, other, "log_likelihood").interval is not None
-    assert rows_difference(vae, other, "log_likelihood").interval is None
+    assert measure_rows_difference(bsvi, other, "log_likelihood").interval is not None
+    assert measure_rows_difference(vae, other, "log_likelihood").interval is None
 
 
 def test_the_best_in_bold_is_one_of_those_that_compare(tmp_path):
     make_runs(tmp_path / "a", ["vae", "svi"], (0, 1, 2), steps=100)
     make_runs(tmp_path / "b", ["bsvi"], (0, 1, 2), steps=400)
-    bold = {row[0].text: row[2].bold for row in scores_table(experiment_at(tmp_path), "test").rows}
+    bold = {row[0].text: row[2].bold for row in make_scores_table(experiment_at(tmp_path), "test").rows}
     assert bold == {"VAE": False, "SVI-k′": True, "BSVI-k (steps = 400)": False}
 
 
@@ -140,16 +140,16 @@ def test_training_scores_that_were_made_otherwise_are_not_mixed(tmp_path):
         content["train"]["k"] = 200
         (folder / "scores.json").write_text(json.dumps(content))
     experiment = experiment_at(tmp_path)
-    found = difference(experiment, "log_likelihood", "bsvi", "bsvi-sir", "train")
+    found = measure_difference(experiment, "log_likelihood", "bsvi", "bsvi-sir", "train")
     assert found.interval is None and "different k (200, 500)" in found.note
-    assert difference(experiment, "log_likelihood", "bsvi", "bsvi-sir").interval is not None
+    assert measure_difference(experiment, "log_likelihood", "bsvi", "bsvi-sir").interval is not None
 
 
 def test_means_of_different_data_are_not_compared_either(tmp_path):
     make_runs(tmp_path, ["svi"], (0, 1, 2), steps=100)
     for folder in make_runs(tmp_path, ["bsvi"], (0, 1, 2), steps=100):
         change(folder / "scores.json", data_sha256="f" * 64)
-    found = difference(experiment_at(tmp_path), "log_likelihood", "bsvi", "svi")
+    found = measure_difference(experiment_at(tmp_path), "log_likelihood", "bsvi", "svi")
     assert found.interval is None and "different data" in found.note
 
 

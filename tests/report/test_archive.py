@@ -39,7 +39,7 @@ def everything_in(folder):
 def test_what_is_packed_comes_out_again(tmp_path):
     run = make_run(tmp_path / "runs", "bsvi", 0, steps=100)
     archive.pack(run.parent, tmp_path / archive.NAME)
-    with archive.unpacked(tmp_path) as runs:
+    with archive.open_archive(tmp_path) as runs:
         assert everything_in(runs) == everything_in(run.parent) and everything_in(runs)
         (one,), warnings = read_runs([runs])
         (other,), _ = read_runs([run.parent])

@@ -6,21 +6,21 @@ import math
 import numpy as np
 import pytest
 
-from bsvi.report.claims import CLAIMS, CONTRADICTED, HOLDS, NOT_SHOWN, check, verdict
-from bsvi.report.experiments import group
+from bsvi.report.claims import CLAIMS, CONTRADICTED, HOLDS, NOT_SHOWN, check_claims, reach_verdict
+from bsvi.report.experiments import group_runs
 from bsvi.report.intervals import Interval
-from bsvi.report.measures import difference
+from bsvi.report.measures import measure_difference
 from bsvi.report.runs import read_runs
 from tests.report.made_runs import METHODS, make_run, make_runs
 
 
 def experiment_at(root):
-    (experiment,) = group(read_runs([root])[0])
+    (experiment,) = group_runs(read_runs([root])[0])
     return experiment
 
 
 def judged(experiment):
-    return {line.claim.text: line for line in check(experiment)}
+    return {line.claim.text: line for line in check_claims(experiment)}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_claims_that_were_built_in_hold(whole):
 
 
 def test_a_paired_difference_is_the_one_that_was_put_in(whole):
-    measured = difference(whole, "log_likelihood", "bsvi", "svi")
+    measured = measure_difference(whole, "log_likelihood", "bsvi", "svi")
     assert measured.interval.seeds == 4 and measured.interval.examples == 60
     assert measured.interval.low < 1.5 < measured.interval.high  # levels 2.5 and 1.0
     assert measured.interval.high - measured.interval.low < 0.5  # though images differ by 8 nats
@@ -69,7 +69,7 @@ def test_close_needs_the_interval_within_the_margin(tmp_path):
 
 def test_one_seed_shows_nothing_and_says_why(tmp_path):
     make_runs(tmp_path, METHODS, (0,), steps=200)
-    lines = check(experiment_at(tmp_path))
+    lines = check_claims(experiment_at(tmp_path))
     assert {line.verdict for line in lines} == {NOT_SHOWN}
     assert all("one seed" in line.note for line in lines)
 
@@ -89,7 +89,7 @@ def test_seeds_are_paired_by_number_and_examples_by_id(tmp_path):
             arrays = dict(stored)
         order = np.random.default_rng(0).permutation(60)[:40]
         np.savez(folder / "scores-test.npz", **{name: values[order] for name, values in arrays.items()})
-    measured = difference(experiment_at(tmp_path), "log_likelihood", "bsvi", "svi").interval
+    measured = measure_difference(experiment_at(tmp_path), "log_likelihood", "bsvi", "svi").interval
     assert (measured.seeds, measured.examples) == (2, 40)
     assert 1.0 < measured.mean < 2.0
 
@@ -97,7 +97,7 @@ def test_seeds_are_paired_by_number_and_examples_by_id(tmp_path):
 def test_without_values_per_example_seeds_alone_are_compared(tmp_path):
     for folder in make_runs(tmp_path, ["svi", "bsvi"], steps=100):
         (folder / "scores-test.npz").unlink()
-    measured = difference(experiment_at(tmp_path), "log_likelihood", "bsvi", "svi")
+    measured = measure_difference(experiment_at(tmp_path), "log_likelihood", "bsvi", "svi")
     assert measured.interval.examples == 0 and "over seeds alone" in measured.note
 
 
@@ -107,7 +107,7 @@ def test_scores_of_other_data_are_not_paired(tmp_path):
         scores = json.loads((folder / "scores.json").read_text())
         scores["test"]["data_sha256"] = "f" * 64
         (folder / "scores.json").write_text(json.dumps(scores))
-    assert "different data" in difference(experiment_at(tmp_path), "log_likelihood", "bsvi", "svi").note
+    assert "different data" in measure_difference(experiment_at(tmp_path), "log_likelihood", "bsvi", "svi").note
 
 
 def test_values_that_are_not_finite_show_nothing(tmp_path):
@@ -152,8 +152,8 @@ def test_training_below_beta_one_is_no_evidence(tmp_path):
     ],
 )
 def test_the_verdict_follows_the_whole_interval(kind, low, high, expected):
-    assert verdict(kind, Interval(float(low + high) / 2, float(low), float(high), seeds=4), 0.1) == expected
-    assert verdict(kind, Interval(float(low + high) / 2, float(low), float(high), seeds=1), 0.1) == NOT_SHOWN
+    assert reach_verdict(kind, Interval(float(low + high) / 2, float(low), float(high), seeds=4), 0.1) == expected
+    assert reach_verdict(kind, Interval(float(low + high) / 2, float(low), float(high), seeds=1), 0.1) == NOT_SHOWN
 
 
 def test_tightness_without_its_own_estimators_is_not_shown(tmp_path):
@@ -182,6 +182,6 @@ def test_tightness_of_another_k_is_not_shown(tmp_path):
 
 def test_two_seeds_show_nothing_and_say_why(tmp_path):
     make_runs(tmp_path, METHODS, (0, 1), steps=200)
-    lines = check(experiment_at(tmp_path))
+    lines = check_claims(experiment_at(tmp_path))
     assert {line.verdict for line in lines} == {NOT_SHOWN}
     assert all("two seeds, where a claim needs 3" in line.note for line in lines)

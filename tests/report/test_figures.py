@@ -8,17 +8,17 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from bsvi.report.experiments import group
-from bsvi.report.figures import FIGURES, cost, differences, latent, rate_distortion
+from bsvi.report.experiments import group_runs
+from bsvi.report.figures import FIGURES, draw_cost, draw_differences, draw_latent, draw_rate_distortion
 from bsvi.report.paper import ORDER
 from bsvi.report.runs import read_runs
-from bsvi.report.series import metric, series
-from bsvi.report.style import look, styled, to_bytes, to_svg
+from bsvi.report.series import make_metric, make_series
+from bsvi.report.style import find_look, to_bytes, to_svg, use_style
 from tests.report.made_runs import make_run, make_runs
 
 
 def experiment_at(root):
-    (experiment,) = group(read_runs([root])[0])
+    (experiment,) = group_runs(read_runs([root])[0])
     return experiment
 
 
@@ -26,7 +26,7 @@ def experiment_at(root):
 def drawn(tmp_path_factory):
     root = tmp_path_factory.mktemp("figures")
     make_runs(root, seeds=(0, 1), steps=400, pictures=True)
-    with styled():
+    with use_style():
         return {
             figure.name.removeprefix("omniglot-small-"): figure
             for draw in FIGURES
@@ -42,7 +42,7 @@ def test_every_figure_of_the_paper_is_there_and_more(drawn):
 
 
 def test_png_pdf_and_svg_can_be_read_and_are_the_same_each_time(drawn):
-    with styled():
+    with use_style():
         for figure in (drawn["curves"], drawn["latent"]):
             png, pdf, svg = (
                 to_bytes(figure.figure, "png"),
@@ -80,7 +80,7 @@ def deficient(rgb, kind):
 
 
 def test_methods_can_be_told_apart_without_colour_and_by_colour_blind_readers():
-    looks = [look(method) for method in ORDER]
+    looks = [find_look(method) for method in ORDER]
     assert len({style.marker for style in looks}) == len(looks)
     for one, other in itertools.combinations(looks, 2):
         for kind in ("protan", "deutan"):
@@ -94,16 +94,20 @@ def test_colours_stand_out_from_the_page_in_light_and_dark():
         return float(linear @ [0.2126, 0.7152, 0.0722])
 
     for method in ORDER:
-        assert 1.05 / (luminance(look(method).colour) + 0.05) > 2.2  # marks and lines on white
-        assert (luminance(look(method).dark) + 0.05) / (luminance("#14171b") + 0.05) > 5
+        assert 1.05 / (luminance(find_look(method).colour) + 0.05) > 2.2  # marks and lines on white
+        assert (luminance(find_look(method).dark) + 0.05) / (luminance("#14171b") + 0.05) > 5
 
 
 def test_what_is_missing_is_left_out(tmp_path):
     make_run(tmp_path, "vae", 0, steps=100, ended=False)
     experiment = experiment_at(tmp_path)
-    with styled():
-        assert rate_distortion(experiment) is None and cost(experiment) is None and latent(experiment) is None
-        assert differences(experiment) is None
+    with use_style():
+        assert (
+            draw_rate_distortion(experiment) is None
+            and draw_cost(experiment) is None
+            and draw_latent(experiment) is None
+        )
+        assert draw_differences(experiment) is None
         assert [figure.name for draw in FIGURES if (figure := draw(experiment))] == ["omniglot-small-progress"]
 
 
@@ -113,20 +117,20 @@ def test_a_seed_that_stopped_early_does_not_bend_the_mean(tmp_path):
     short = tmp_path / "omniglot-small" / "bsvi-seed1" / "metrics.jsonl"
     lines = short.read_text().splitlines()
     short.write_text("\n".join(lines[: len(lines) // 2]) + "\n")
-    line = series(experiment_at(tmp_path).row("bsvi"), "train", metric("bound"))
+    line = make_series(experiment_at(tmp_path).find_row("bsvi"), "train", make_metric("bound"))
     assert np.isnan(line.mean[-1]) and np.isfinite(line.seeds[0]).all() and np.isfinite(line.end)
 
 
 def test_a_broken_picture_is_passed_over(tmp_path):
     folder = make_run(tmp_path, "svi", 0, steps=100)
     (folder / "samples.png").write_bytes(b"no picture")
-    assert latent(experiment_at(tmp_path)) is None
+    assert draw_latent(experiment_at(tmp_path)) is None
 
 
 def test_the_users_own_matplotlib_settings_are_left_alone(tmp_path):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    with styled():
+    with use_style():
         assert matplotlib.rcParams["font.size"] == 9.5
     assert dict(matplotlib.rcParams) == before

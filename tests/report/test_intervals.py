@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from bsvi.report.intervals import crossed, over_seeds
+from bsvi.report.intervals import crossed_interval, interval_over_seeds
 
 
 def exact_coverage(seeds, seed_sd, rest_sd, repetitions, examples=100):
@@ -17,7 +17,7 @@ def exact_coverage(seeds, seed_sd, rest_sd, repetitions, examples=100):
     shares = []
     for _ in range(repetitions):
         d = seed_sd * noise.normal(size=(seeds, 1)) + noise.normal(size=(1, examples))
-        interval = crossed(d + rest_sd * noise.normal(size=(seeds, examples)))
+        interval = crossed_interval(d + rest_sd * noise.normal(size=(seeds, examples)))
         shares.append(2 * ndtr((interval.high - interval.low) / 2 / of_mean) - 1)
     return np.mean(shares)
 
@@ -47,8 +47,8 @@ def test_two_seeds_never_cover_too_rarely(seed_sd):
 
 def test_two_seeds_are_too_few_to_know_how_seeds_differ():
     values = np.random.default_rng(0).normal(size=(3, 50))
-    assert not crossed(values[:2]).knows_seeds and crossed(values).knows_seeds
-    assert not over_seeds([1.0, 1.1]).knows_seeds and over_seeds([1.0, 1.1, 1.2]).knows_seeds
+    assert not crossed_interval(values[:2]).knows_seeds and crossed_interval(values).knows_seeds
+    assert not interval_over_seeds([1.0, 1.1]).knows_seeds and interval_over_seeds([1.0, 1.1, 1.2]).knows_seeds
 
 
 def coverage(seeds, examples, seed_sd, example_sd, rest_sd, repetitions=1000):
@@ -56,7 +56,7 @@ def coverage(seeds, examples, seed_sd, example_sd, rest_sd, repetitions=1000):
     hits = []
     for _ in range(repetitions):
         d = seed_sd * noise.normal(size=(seeds, 1)) + example_sd * noise.normal(size=(1, examples))
-        interval = crossed(d + rest_sd * noise.normal(size=(seeds, examples)))
+        interval = crossed_interval(d + rest_sd * noise.normal(size=(seeds, examples)))
         hits.append(interval.low <= 0 <= interval.high)
     return np.mean(hits)
 
@@ -81,7 +81,7 @@ def test_the_naive_interval_over_all_values_would_not_cover():
     for _ in range(500):
         d = 0.3 * noise.normal(size=(4, 1)) + noise.normal(size=(1, 200)) + noise.normal(size=(4, 200))
         hits.append(abs(d.mean()) <= 1.96 * d.std() / d.size**0.5)
-    assert np.mean(hits) < 0.5  # what `crossed` is for
+    assert np.mean(hits) < 0.5  # what `crossed_interval` is for
 
 
 def test_two_parts_share_their_seeds_but_not_their_examples():
@@ -91,18 +91,18 @@ def test_two_parts_share_their_seeds_but_not_their_examples():
         luck = 0.3 * noise.normal(size=(4, 1))
         train = luck + noise.normal(size=(1, 80)) + noise.normal(size=(4, 80))
         test = 0.5 * luck + noise.normal(size=(1, 120)) + noise.normal(size=(4, 120))
-        interval = crossed(train, -test)
+        interval = crossed_interval(train, -test)
         hits.append(interval.low <= 0 <= interval.high)
     assert 0.92 <= np.mean(hits) <= 0.99
 
 
 def test_one_seed_says_that_it_knows_nothing_of_seeds():
-    one = crossed(np.random.default_rng(0).normal(size=(1, 50)))
+    one = crossed_interval(np.random.default_rng(0).normal(size=(1, 50)))
     assert not one.knows_seeds and one.low < one.mean < one.high
-    assert not over_seeds([1.0]).knows_seeds and np.isnan(over_seeds([1.0]).low)
+    assert not interval_over_seeds([1.0]).knows_seeds and np.isnan(interval_over_seeds([1.0]).low)
 
 
 def test_the_example_effect_alone_does_not_shrink_with_more_seeds():
     example = np.random.default_rng(1).normal(size=(1, 100))
-    few, many = (crossed(np.repeat(example, seeds, axis=0)) for seeds in (2, 50))
+    few, many = (crossed_interval(np.repeat(example, seeds, axis=0)) for seeds in (2, 50))
     assert few.high - few.low == pytest.approx(many.high - many.low, rel=0.05)

@@ -195,9 +195,9 @@ def test_one_bad_run_folder_is_a_named_warning_and_the_others_are_shown(tmp_path
         scores["test"]["iwae"] = {"²": {"mean": 1.0}}
         (bad / "scores.json").write_text(json.dumps(scores))
     elif broken == "read":
-        refuse(monkeypatch, "bsvi.report.runs._scores", lambda folder, *_: folder == bad)
+        refuse(monkeypatch, "bsvi.report.runs._read_scores", lambda folder, *_: folder == bad)
     else:
-        refuse(monkeypatch, "bsvi.report.make.group", lambda runs: any(run.path == bad for run in runs))
+        refuse(monkeypatch, "bsvi.report.make.group_runs", lambda runs: any(run.path == bad for run in runs))
     words = " ".join(Parsed(make_report([tmp_path / "runs"], tmp_path / "out").read_text()).text)
     assert "BSVI-k has the highest test" in words and "could not be made" not in words
     if broken in ("read", "group"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bsvi.report.paper import ERRATA, LABELS, ORDER, SCORES, dataset_of, iwae_tables, score_tables
+from bsvi.report.paper import ERRATA, LABELS, ORDER, SCORES, find_dataset, read_iwae_tables, read_score_tables
 
 ROW = {  # the names of the rows in the LaTeX
     "vae": r"VAE",
@@ -41,7 +41,7 @@ def printed(row):
 
 
 def test_every_number_is_the_number_in_the_latex(latex):
-    tables = [*score_tables().values(), *iwae_tables().values()]
+    tables = [*read_score_tables().values(), *read_iwae_tables().values()]
     compared = 0
     for table in tables:
         assert set(table.rows) == set(ORDER)
@@ -54,11 +54,13 @@ def test_every_number_is_the_number_in_the_latex(latex):
 def test_the_short_tables_of_section_6_are_rows_of_the_full_ones(latex):
     for short, dataset in (("omni", "omniglot"), ("svhn", "svhn"), ("fmnist", "fashion-mnist")):
         for method in ("vae", "iwae", "svi", "bsvi-sir"):
-            assert latex[f"table:{short}_test"][ROW[method]] == printed(score_tables()[dataset, "test"].rows[method])
+            assert latex[f"table:{short}_test"][ROW[method]] == printed(
+                read_score_tables()[dataset, "test"].rows[method]
+            )
 
 
 def test_the_signs_are_those_of_the_tables():
-    for table in score_tables().values():
+    for table in read_score_tables().values():
         for row in table.rows.values():
             total = row["reconstruction"].value + row["kl"].value
             rounding = 1.1 if "." not in row["elbo"].text else 0.025
@@ -66,16 +68,16 @@ def test_the_signs_are_those_of_the_tables():
 
 
 def test_the_swapped_columns_of_the_fashion_table_are_real_and_noted():
-    estimates, scores = iwae_tables()["fashion-mnist"], score_tables()["fashion-mnist", "test"]
+    estimates, scores = read_iwae_tables()["fashion-mnist"], read_score_tables()["fashion-mnist", "test"]
     for one, other in (("svi", "iwae"), ("bsvi-sir", "bsvi-pi")):
         assert estimates.rows[one][""].text == scores.rows[other]["log_likelihood"].text
         assert estimates.rows[other][""].text == scores.rows[one]["log_likelihood"].text
         assert estimates.rows[one][""].text != scores.rows[one]["log_likelihood"].text
     assert "swapped" in estimates.erratum
-    assert set(ERRATA) <= {table.source for table in [*score_tables().values(), *iwae_tables().values()]}
+    assert set(ERRATA) <= {table.source for table in [*read_score_tables().values(), *read_iwae_tables().values()]}
 
 
 def test_only_the_papers_data_sets_get_its_numbers():
     names = ["omniglot-small", "SVHN", "fashion_mnist", "digits", "my-images"]
-    assert [dataset_of(name) for name in names] == ["omniglot", "svhn", "fashion-mnist", None, None]
+    assert [find_dataset(name) for name in names] == ["omniglot", "svhn", "fashion-mnist", None, None]
     assert set(LABELS) == set(ORDER) and list(SCORES) == ["log_likelihood", "elbo", "kl", "reconstruction"]

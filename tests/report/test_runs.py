@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import bsvi
-from bsvi.report.curves import progress
-from bsvi.report.experiments import group
-from bsvi.report.run_tables import runs_table
+from bsvi.report.curves import draw_progress
+from bsvi.report.experiments import group_runs
+from bsvi.report.run_tables import make_runs_table
 from bsvi.report.runs import find_runs, read_runs
 from bsvi.report.series import changes
 from tests.report.made_runs import make_run, make_runs
@@ -45,7 +45,7 @@ def test_the_pace_is_that_of_the_undisturbed_part_of_the_fastest_seed(tmp_path):
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     runs, _ = read_runs([tmp_path])
     assert [run.pace for run in runs] == pytest.approx([0.5, 0.1])
-    (experiment,) = group(runs)
+    (experiment,) = group_runs(runs)
     assert experiment.rows[0].pace == pytest.approx(0.1)
     assert replace(runs[0], train=[]).pace == pytest.approx(
         runs[0].per_step("seconds")
@@ -88,7 +88,7 @@ def test_a_broken_file_becomes_a_warning_and_never_a_crash(tmp_path, file, conte
     broken = make_run(tmp_path, "bsvi", 0, steps=100)
     (broken / file).write_bytes(content)
     runs, warnings = read_runs([tmp_path])
-    experiments = group(runs)
+    experiments = group_runs(runs)
     assert any(run.method == "vae" for run in runs)
     if file != "metrics.jsonl" and content != b"null" and (file, content) != ("result.json", b"[]"):
         told = warnings + experiments[0].warnings
@@ -98,7 +98,7 @@ def test_a_broken_file_becomes_a_warning_and_never_a_crash(tmp_path, file, conte
 def test_the_same_run_twice_counts_once_and_says_so(tmp_path):
     folder = make_run(tmp_path, "vae", 0, steps=100)
     shutil.copytree(folder, tmp_path / "copy")
-    (experiment,) = group(read_runs([tmp_path])[0])
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
     assert len(experiment.runs) == 1 and "left out" in experiment.warnings[0].text
 
 
@@ -106,10 +106,10 @@ def test_other_settings_become_a_row_of_their_own_named_by_the_difference(tmp_pa
     make_runs(tmp_path / "a", ["vae", "bsvi"], (0, 1), steps=100)
     make_runs(tmp_path / "b", ["bsvi"], (0, 1), steps=100, config={"svi.lr": 0.1})
     make_runs(tmp_path / "c", ["bsvi"], (0,), steps=100, k=20)
-    (experiment,) = group(read_runs([tmp_path])[0])
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
     assert [row.label for row in experiment.rows] == ["VAE", "BSVI-k", "BSVI-k (k = 20)", "BSVI-k (svi.lr = 0.1)"]
     assert [len(row.runs) for row in experiment.rows] == [2, 2, 1, 2]
-    assert experiment.row("bsvi").variant == "" and experiment.row("iwae") is None
+    assert experiment.find_row("bsvi").variant == "" and experiment.find_row("iwae") is None
 
 
 def test_numbers_that_do_not_belong_together_are_warned_about(tmp_path):
@@ -120,7 +120,7 @@ def test_numbers_that_do_not_belong_together_are_warned_about(tmp_path):
     scores = json.loads((other / "scores.json").read_text())
     scores["test"] |= {"k": 50, "checkpoint_step": 10, "warnings": ["the bound still rises with k"]}
     (other / "scores.json").write_text(json.dumps(scores))
-    (experiment,) = group(read_runs([tmp_path])[0])
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
     told = " | ".join(warned.text for warned in experiment.warnings)
     for expected in ("2 different data sets", "steps k: 50, 500", "of step 10", "still rises"):
         assert expected in told
@@ -136,7 +136,7 @@ def test_values_that_are_no_numbers_are_no_numbers(tmp_path):
 def test_scores_of_a_run_that_has_not_ended_are_warned_about(tmp_path):
     folder = make_run(tmp_path, "vae", 0, steps=100)
     (folder / "result.json").unlink()
-    (experiment,) = group(read_runs([tmp_path])[0])
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
     assert "before its training had ended" in experiment.warnings[0].text
 
 
@@ -158,9 +158,9 @@ def test_runs_of_a_users_own_model_are_shown(tmp_path):
     (run,), warnings = read_runs([tmp_path])
     assert warnings == [] and not (folder / "config.json").exists()
     assert (run.own, run.experiment, run.method, run.state, run.steps) == (True, "mine", "first-try", "trained", 4)
-    (experiment,) = group([run])
+    (experiment,) = group_runs([run])
     assert [row.label for row in experiment.rows] == ["first-try"]
-    assert [cell.text for cell in runs_table(experiment).rows[0][:4]] == ["first-try", "–", "trained", "4"]
+    assert [cell.text for cell in make_runs_table(experiment).rows[0][:4]] == ["first-try", "–", "trained", "4"]
 
 
 def test_an_own_run_takes_method_and_seed_from_its_place_and_settings_from_its_own_config(tmp_path):
@@ -170,7 +170,7 @@ def test_an_own_run_takes_method_and_seed_from_its_place_and_settings_from_its_o
     (other / "config.json").write_text('{"width": 64, "comment": "mine"}')
     runs, warnings = read_runs([tmp_path])
     assert warnings == [] and [(run.method, run.seed) for run in runs] == [("bsvi", 3), ("bsvi", 4), ("vae", 0)]
-    (experiment,) = group(runs)
+    (experiment,) = group_runs(runs)
     assert [row.label for row in experiment.rows] == ["VAE (comment = mine, width = 64)", "BSVI-k"]
 
 
@@ -179,7 +179,7 @@ def test_own_runs_of_one_name_are_neither_pooled_nor_left_out(tmp_path):
         folder = make_run(tmp_path / place, "vae", 0, steps=100)
         (folder / "config.json").unlink()
         folder.rename(folder.parent / "model")
-    (experiment,) = group(read_runs([tmp_path])[0])
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
     assert [len(row.runs) for row in experiment.rows] == [1, 1] and experiment.warnings == []
 
 
@@ -192,10 +192,10 @@ def test_phases_keep_a_run_apart_and_stand_in_its_curve(tmp_path):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines = [line | {"phase": "vae" if line["step"] <= 60 else "bsvi"} for line in lines]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (experiment,) = group(read_runs([tmp_path])[0])
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
     assert [row.label for row in experiment.rows] == ["VAE", "BSVI-k", "BSVI-k (phases = vae:60,bsvi:40)"]
     assert [changes(row) for row in experiment.rows] == [[], [], [(60.0, "bsvi")]]
-    drawn = progress(experiment)
+    drawn = draw_progress(experiment)
     assert "another method takes over" in drawn.caption
     texts = [[text.get_text() for text in axes.texts] for axes in drawn.figure.axes]
     assert texts == [[], [], ["BSVI-k"], []]
@@ -208,9 +208,9 @@ def test_the_origin_of_a_run_is_shown_and_keeps_it_apart(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     origin = {"folder": "runs/digits/vae-seed0", "step": 500, "weights": "ab" * 32, "method": "vae", "how": "from"}
     (folder / "config.json").write_text(json.dumps(config | {"origin": origin}))
-    (experiment,) = group(read_runs([tmp_path])[0])
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
     assert [row.label for row in experiment.rows] == ["BSVI-k", "BSVI-k (origin = from vae)"]
-    table = runs_table(experiment)
+    table = make_runs_table(experiment)
     at = [column.name for column in table.columns].index("origin")
     assert [row[at].text for row in table.rows] == [
         "–",
@@ -218,5 +218,5 @@ def test_the_origin_of_a_run_is_shown_and_keeps_it_apart(tmp_path):
         "weights of runs/digits/vae-seed0, vae, step 500, sha256 abababababab",
     ]
     (folder / "config.json").write_text(json.dumps(config | {"origin": "elsewhere"}))
-    (experiment,) = group(read_runs([tmp_path])[0])
-    assert "origin" not in [column.name for column in runs_table(experiment).columns]
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
+    assert "origin" not in [column.name for column in make_runs_table(experiment).columns]

@@ -9,13 +9,20 @@ import numpy as np
 import pytest
 
 from bsvi.report import paper
-from bsvi.report.cells import Cell, Column, Table, plain
-from bsvi.report.claims import check
-from bsvi.report.experiments import group
+from bsvi.report.cells import Cell, Column, Table, format_number
+from bsvi.report.claims import check_claims
+from bsvi.report.experiments import group_runs
 from bsvi.report.render import to_csv, to_html, to_latex, to_markdown
-from bsvi.report.run_tables import cost_table, runs_table
+from bsvi.report.run_tables import make_cost_table, make_runs_table
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import _tightest, claims_table, differences_table, iwae_table, papers_tables, scores_table
+from bsvi.report.tables import (
+    _mark_tightest,
+    make_claims_table,
+    make_differences_table,
+    make_iwae_table,
+    make_paper_tables,
+    make_scores_table,
+)
 from tests.report.made_runs import make_runs
 
 
@@ -23,19 +30,23 @@ from tests.report.made_runs import make_runs
 def experiment(tmp_path_factory):
     root = tmp_path_factory.mktemp("tables")
     make_runs(root, steps=200)
-    (experiment,) = group(read_runs([root])[0])
+    (experiment,) = group_runs(read_runs([root])[0])
     return experiment
 
 
 @pytest.fixture(scope="module")
 def tables(experiment):
-    made = [scores_table(experiment, split) for split in ("test", "train")] + [iwae_table(experiment)]
-    made += [differences_table(experiment), claims_table(experiment, check(experiment)), cost_table(experiment)]
-    return [*made, runs_table(experiment), *papers_tables()]
+    made = [make_scores_table(experiment, split) for split in ("test", "train")] + [make_iwae_table(experiment)]
+    made += [
+        make_differences_table(experiment),
+        make_claims_table(experiment, check_claims(experiment)),
+        make_cost_table(experiment),
+    ]
+    return [*made, make_runs_table(experiment), *make_paper_tables()]
 
 
 def test_means_and_deviations_are_those_over_seeds(experiment):
-    table = scores_table(experiment, "test")
+    table = make_scores_table(experiment, "test")
     for row, cells in zip(experiment.rows, table.rows, strict=True):
         per_seed = [run.scores["test"].values["log_likelihood"].mean() for run in row.runs]
         assert cells[2].numbers[""] == pytest.approx(np.mean(per_seed))
@@ -43,33 +54,33 @@ def test_means_and_deviations_are_those_over_seeds(experiment):
 
 
 def test_the_best_is_bold_and_kl_never_is(experiment):
-    table = scores_table(experiment, "test")
+    table = make_scores_table(experiment, "test")
     for column, best in ((2, max), (3, max), (5, min)):
         top = best(row[column].numbers[""] for row in table.rows)
         assert [row[column].bold for row in table.rows] == [
-            plain(row[column].numbers[""]) == plain(top) for row in table.rows
+            format_number(row[column].numbers[""]) == format_number(top) for row in table.rows
         ]
     assert not any(row[4].bold or row[8].bold for row in table.rows)
 
 
 def test_the_papers_numbers_stand_beside_with_its_own_bold(experiment):
-    rows = {row[0].text: row for row in scores_table(experiment, "test").rows}
+    rows = {row[0].text: row for row in make_scores_table(experiment, "test").rows}
     assert rows["BSVI-k-SIR"][6].text == "−88.80 ± 0.03" and rows["BSVI-k-SIR"][6].bold
     assert rows["SVI-k′"][7].bold and rows["BSVI-k-π"][9].bold
 
 
 def test_rows_are_in_the_papers_order(experiment):
-    assert [row[0].text for row in scores_table(experiment, "test").rows] == [paper.LABELS[m] for m in paper.ORDER]
+    assert [row[0].text for row in make_scores_table(experiment, "test").rows] == [paper.LABELS[m] for m in paper.ORDER]
 
 
 def test_the_tightest_estimate_is_bold_unless_tied(experiment):
-    rows = {row[0].text: row for row in iwae_table(experiment).rows}
+    rows = {row[0].text: row for row in make_iwae_table(experiment).rows}
     assert rows["BSVI-k"][2].bold and not any(cell.bold for cell in rows["BSVI-k"][3:8])
     assert not any(cell.bold for cell in rows["VAE"])  # equal as printed, in these runs and in the paper
 
 
 def test_a_row_minus_itself_is_empty_and_signs_flip(experiment):
-    table = differences_table(experiment)
+    table = make_differences_table(experiment)
     by_row = {row[0].text: row for row in table.rows}
     names = [column.name.removeprefix("minus ") for column in table.columns]
     for i, name in enumerate(names[1:], 1):
@@ -132,16 +143,20 @@ def test_texts_of_strangers_cannot_break_a_format():
 def test_one_seed_has_no_deviation_and_no_scores_no_table(tmp_path):
     make_runs(tmp_path / "one", ["vae", "bsvi"], (0,), steps=100)
     make_runs(tmp_path / "none", ["vae"], (0,), steps=100, ended=False)
-    one, none = (group(read_runs([tmp_path / name])[0])[0] for name in ("one", "none"))
-    assert "±" not in "".join(cell.text for row in scores_table(one, "test").rows for cell in row[:6])
-    assert scores_table(none, "test") is None and iwae_table(none) is None and differences_table(none) is None
-    assert runs_table(none).rows[0][2].text == "running"
+    one, none = (group_runs(read_runs([tmp_path / name])[0])[0] for name in ("one", "none"))
+    assert "±" not in "".join(cell.text for row in make_scores_table(one, "test").rows for cell in row[:6])
+    assert (
+        make_scores_table(none, "test") is None
+        and make_iwae_table(none) is None
+        and make_differences_table(none) is None
+    )
+    assert make_runs_table(none).rows[0][2].text == "running"
 
 
 def test_a_data_set_that_is_not_the_papers_says_so(tmp_path):
     make_runs(tmp_path, ["vae", "bsvi"], (0, 1), steps=100, experiment="digits", data="digits")
-    (experiment,) = group(read_runs([tmp_path])[0])
-    table = scores_table(experiment, "test")
+    (experiment,) = group_runs(read_runs([tmp_path])[0])
+    table = make_scores_table(experiment, "test")
     assert len(table.columns) == 6 and "no numbers for these data" in table.caption
 
 
@@ -156,22 +171,22 @@ def test_estimates_are_compared_on_the_seeds_that_have_all_of_them(tmp_path):
         kept = {name: arrays[name] for name in arrays.files if not name.startswith("iwae")}
     np.savez(part / "scores-test.npz", **kept | {"log_likelihood": kept["log_likelihood"] - 50.0})
     runs, _ = read_runs([tmp_path])
-    (experiment,) = group(runs)
-    (row,) = iwae_table(experiment).rows
+    (experiment,) = group_runs(runs)
+    (row,) = make_iwae_table(experiment).rows
     alone = next(run for run in runs if run.seed == 0).scores["test"].mean("log_likelihood")
     assert row[2].numbers[""] == pytest.approx(alone)
-    assert iwae_table(experiment).columns[1].name == "seeds" and row[1].text == "1", "of two seeds one has all"
+    assert make_iwae_table(experiment).columns[1].name == "seeds" and row[1].text == "1", "of two seeds one has all"
     assert np.mean(experiment.rows[0].means("test", "log_likelihood")) == pytest.approx(alone - 25.0, abs=5.0)
 
 
 def test_cost_is_relative_to_the_vae(experiment):
-    rows = {row[0].text: row for row in cost_table(experiment).rows}
+    rows = {row[0].text: row for row in make_cost_table(experiment).rows}
     assert rows["VAE"][3].text == "1.00" and rows["BSVI-k"][3].numbers[""] == pytest.approx(9.5)
     assert rows["BSVI-k-SIR"][1].text == "11"
 
 
 def test_an_estimate_that_stands_alone_is_not_called_the_tightest():
     high, low = Cell("−1.00", {"": -1.0}), Cell("−2.00", {"": -2.0})
-    assert [cell.bold for cell in _tightest([high, low])] == [True, False]
-    assert [cell.bold for cell in _tightest([high, high])] == [False, False]
-    assert [cell.bold for cell in _tightest([high, Cell()])] == [False, False]
+    assert [cell.bold for cell in _mark_tightest([high, low])] == [True, False]
+    assert [cell.bold for cell in _mark_tightest([high, high])] == [False, False]
+    assert [cell.bold for cell in _mark_tightest([high, Cell()])] == [False, False]

@@ -5,18 +5,18 @@ import re
 
 import pytest
 
-from bsvi.report.claims import check
-from bsvi.report.experiments import group
-from bsvi.report.kinds import by_kind
-from bsvi.report.run_tables import cost_table
-from bsvi.report.runs import Warned, read_runs
-from bsvi.report.words import summary
+from bsvi.report.claims import check_claims
+from bsvi.report.experiments import group_runs
+from bsvi.report.kinds import group_by_kind
+from bsvi.report.run_tables import make_cost_table
+from bsvi.report.runs import ReportWarning, read_runs
+from bsvi.report.words import write_summary
 from tests.report.made_runs import make_run, make_runs
 
 
 def words(place):
-    (experiment,) = group(read_runs([place])[0])
-    return experiment, " ".join(summary(experiment, check(experiment)))
+    (experiment,) = group_runs(read_runs([place])[0])
+    return experiment, " ".join(write_summary(experiment, check_claims(experiment)))
 
 
 def slow_down(folder, factor, after):
@@ -35,8 +35,8 @@ def test_the_cheapest_method_and_its_cost_are_those_of_the_cost_table(tmp_path):
     for seed in (0, 1):  # the total time of BSVI-SIR is then the longest, its time per step undisturbed the shortest
         slow_down(tmp_path / "omniglot-small" / f"bsvi-sir-seed{seed}", 9.0, after=300)
     experiment, text = words(tmp_path)
-    rows = {row[0].text: row for row in cost_table(experiment).rows}
-    column = [column.name for column in cost_table(experiment).columns].index("time, ratio to VAE")
+    rows = {row[0].text: row for row in make_cost_table(experiment).rows}
+    column = [column.name for column in make_cost_table(experiment).columns].index("time, ratio to VAE")
     name, ratio = re.search(
         r"Of all these (\S+) is the cheapest per step, at (\S+) times the VAE's time", text
     ).groups()
@@ -84,7 +84,7 @@ def test_a_khat_that_is_low_for_most_images_is_not_in_the_summary(tmp_path):
 
 def test_warnings_that_differ_in_numbers_alone_are_of_one_kind():
     texts = ["IWAE-500: high for 9% of 60", "IWAE-500: high for 11.5% of 60", "IWAE-2500: high for 9% of 60", "other"]
-    kinds = by_kind([Warned(f"run{i}", text) for i, text in enumerate(texts)])
+    kinds = group_by_kind([ReportWarning(f"run{i}", text) for i, text in enumerate(texts)])
     assert [(kind.text, len(kind.warnings)) for kind in kinds] == [
         ("IWAE-500: high for 9 to 11.5% of 60", 2),
         ("IWAE-2500: high for 9% of 60", 1),
@@ -95,5 +95,5 @@ def test_warnings_that_differ_in_numbers_alone_are_of_one_kind():
 def test_doubled_runs_are_one_kind_of_warning(tmp_path):
     make_runs(tmp_path / "a", ("vae", "bsvi"), (0, 1), steps=100)
     make_runs(tmp_path / "b", ("vae", "bsvi"), (0, 1), steps=100)
-    (kind,) = by_kind(words(tmp_path)[0].warnings)
+    (kind,) = group_by_kind(words(tmp_path)[0].warnings)
     assert len(kind.warnings) == 4 and "as another folder, which is further" in kind.text

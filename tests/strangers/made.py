@@ -7,7 +7,7 @@ import torch
 
 from bsvi.data import load
 from bsvi.experiments.build import build_model, describe_data
-from bsvi.experiments.config import EXPERIMENTS, update
+from bsvi.experiments.config import EXPERIMENTS, update_experiment
 from bsvi.runs.folder import Run
 from bsvi.runs.weights import pack_tensors
 
@@ -17,7 +17,7 @@ LINE = {"seconds": 0.5, "bound": -20.0, "beta": 1.0, "svi_0": -21.0, "svi_k": -2
 
 def make_run(folder):
     """A run that has ended, as ``bsvi train digits`` leaves it."""
-    experiment = update(EXPERIMENTS["digits"], SMALL, "test")
+    experiment = update_experiment(EXPERIMENTS["digits"], SMALL, "test")
     dataset = load("digits")
     model = build_model(experiment, dataset.shape, dataset.likelihood)
     about = {

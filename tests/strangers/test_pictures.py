@@ -63,9 +63,9 @@ def test_pictures_are_not_written_through_links(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "samples").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UnsafeFile, match="samples is a link"):
-        pictures.write(tmp_path / "run" / "samples" / "prior", IMAGES, tmp_path / "run")
+        pictures.write_grid(tmp_path / "run" / "samples" / "prior", IMAGES, tmp_path / "run")
     (tmp_path / "run" / "gap-worst.png").symlink_to(tmp_path / "victim")
-    assert pictures.write(tmp_path / "run" / "gap-worst", IMAGES, tmp_path / "run").read_bytes()[1:4] == b"PNG"
+    assert pictures.write_grid(tmp_path / "run" / "gap-worst", IMAGES, tmp_path / "run").read_bytes()[1:4] == b"PNG"
     assert (tmp_path / "victim").read_text() == "precious" and not list((tmp_path / "elsewhere").iterdir())
 
 

@@ -75,8 +75,8 @@ def mark_stages(path):
     Run.save = wrap(Run.save, "saving")
     Run.save_model = wrap(Run.save_model, "saving")
     bsvi.training.loop.validate = wrap(bsvi.training.loop.validate, "validating")
-    annealed = bsvi.training.loop.annealed
-    bsvi.training.loop.annealed = lambda *words: (mark("training"), annealed(*words))[1]
+    annealed = bsvi.training.loop.anneal_beta
+    bsvi.training.loop.anneal_beta = lambda *words: (mark("training"), annealed(*words))[1]
     report = bsvi.commands.train.report
     bsvi.commands.train.report = lambda *words: (mark("after the end"), report(*words))[1]
 
@@ -119,15 +119,15 @@ def slow_steps(seconds, echo=1.0):
 
     bsvi.system.signals.ECHO = echo
 
-    annealed = bsvi.training.loop.annealed
-    bsvi.training.loop.annealed = lambda *words: (time.sleep(seconds), annealed(*words))[1]
+    annealed = bsvi.training.loop.anneal_beta
+    bsvi.training.loop.anneal_beta = lambda *words: (time.sleep(seconds), annealed(*words))[1]
 
 
 def stop_in_first_step():
     """SIGKILL as soon as the first step begins."""
     import bsvi.training.loop
 
-    bsvi.training.loop.annealed = lambda *words: os.kill(os.getpid(), signal.SIGKILL)
+    bsvi.training.loop.anneal_beta = lambda *words: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def not_finite(site, value, step):
@@ -137,13 +137,13 @@ def not_finite(site, value, step):
     from bsvi.nets.decoder import Decoder
 
     now = [0]
-    annealed = bsvi.training.loop.annealed
+    annealed = bsvi.training.loop.anneal_beta
 
     def counting(settings, at):
         now[0] = at + 1
         return annealed(settings, at)
 
-    bsvi.training.loop.annealed = counting
+    bsvi.training.loop.anneal_beta = counting
     build = bsvi.experiments.build.build
 
     def spoil(gradient):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bsvi.runs.checkpoint import MAGIC, BadCheckpoint, digest, finite_or_none, pack, unpack
+from bsvi.runs.checkpoint import MAGIC, BadCheckpoint, digest, pack, replace_nonfinite, unpack
 from bsvi.runs.folder import Run
 from bsvi.system.files import UnsafeFile, read_bytes, write_atomically
 from tests.training.small import make
@@ -163,7 +163,7 @@ def test_a_link_laid_in_the_way_of_the_temporary_file_is_not_followed(tmp_path):
 
 
 def test_numbers_that_json_lacks_become_null():
-    assert finite_or_none({"a": (1, float("inf")), "b": {"c": float("nan")}}) == {"a": [1, None], "b": {"c": None}}
+    assert replace_nonfinite({"a": (1, float("inf")), "b": {"c": float("nan")}}) == {"a": [1, None], "b": {"c": None}}
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])

@@ -284,13 +284,13 @@ def test_a_fork_into_other_networks_is_refused_with_the_keys(tmp_path, reference
 
 def test_a_fork_says_where_it_comes_from(tmp_path, reference):
     from bsvi.runs.checkpoint import digest, unpack
-    from bsvi.training.state import part
+    from bsvi.training.state import select_prefix
 
     reference("bsvi")
     source = reference.folder / "bsvi"
     tensors, _ = unpack(Run(source).checkpoints()[0].read_bytes())
     train_through(source, "--method", "bsvi-sir", "--steps", "44", "--fork", str(tmp_path / "fork"))
-    weights = digest(part(tensors, "model."))
+    weights = digest(select_prefix(tensors, "model."))
     origin = {"folder": str(source), "step": 40, "weights": weights, "method": "bsvi", "how": "fork"}
     assert json.loads((tmp_path / "fork" / "config.json").read_text())["origin"] == origin
     with safe_open(tmp_path / "fork" / "model.safetensors", framework="pt") as file:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from bsvi.commands.train_flags import Command, names, parse
-from bsvi.experiments.config import EXPERIMENTS, Experiment, differences, read_toml, update
+from bsvi.experiments.config import EXPERIMENTS, Experiment, list_differences, read_toml, update_experiment
 from tests.pace import slowness
 
 
@@ -108,14 +108,14 @@ def test_neither_help_nor_a_wrong_word_imports_torch():
 
 def test_a_resumed_configuration_is_the_stored_one():
     for experiment in EXPERIMENTS.values():
-        assert update(EXPERIMENTS["digits"], experiment.model_dump(mode="json"), "here") == experiment
+        assert update_experiment(EXPERIMENTS["digits"], experiment.model_dump(mode="json"), "here") == experiment
 
 
 def test_differences_name_nested_fields():
     old, new = EXPERIMENTS["digits"].model_dump(), EXPERIMENTS["digits"].model_dump()
     new["svi"]["lr"], new["seed"] = 0.7, 4
-    assert differences(old, new) == ["seed: 0 -> 4", "svi.lr: 0.1 -> 0.7"]
-    assert differences(old, old) == []
+    assert list_differences(old, new) == ["seed: 0 -> 4", "svi.lr: 0.1 -> 0.7"]
+    assert list_differences(old, old) == []
 
 
 def test_settings_cannot_be_changed_after_they_were_checked():

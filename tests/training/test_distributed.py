@@ -14,8 +14,8 @@ import bsvi
 from bsvi.experiments.build import build
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.refine import SVI
-from bsvi.training.distributed import Elsewhere, Ranks
-from bsvi.training.health import NotFinite, latents
+from bsvi.training.distributed import FailedElsewhere, Ranks
+from bsvi.training.health import NotFinite, count_latents
 from bsvi.training.team import Team
 from tests.training.children import METHODS
 from tests.training.ranks import together
@@ -78,7 +78,7 @@ def gradients(team, name):
     x = small_batches(1, case.pop("rows", SIZE))[0]
     objective = bsvi.objective(case.pop("method", "bsvi"), k=3, **case).double()
     (own, _) = share(team, x)
-    bound = team.bound(model, objective)  # to be kept: with it the connection of the gradients would go
+    bound = team.make_bound(model, objective)  # to be kept: with it the connection of the gradients would go
     estimate = bound(own.double(), 0.7)
     estimate.loss.backward()
     parts = [*model.named_parameters(), *objective.named_parameters()]
@@ -268,7 +268,7 @@ def active(team):
     model, objective = make("vae")
     estimate = objective(model, torch.zeros(4, 6))
     trajectory = replace(estimate.trajectory, lambda_=torch.full((1, 4, 4), float(team.rank)))
-    return latents(model, replace(estimate, trajectory=trajectory), team)["active_units"]
+    return count_latents(model, replace(estimate, trajectory=trajectory), team)["active_units"]
 
 
 def test_a_latent_is_active_if_its_mean_varies_over_the_whole_batch():
@@ -277,17 +277,17 @@ def test_a_latent_is_active_if_its_mean_varies_over_the_whole_batch():
 
 def failing(team):
     try:
-        return team.found(lambda: 1 / 0)
-    except (ZeroDivisionError, Elsewhere) as error:
+        return team.run_on_first(lambda: 1 / 0)
+    except (ZeroDivisionError, FailedElsewhere) as error:
         return type(error).__name__
 
 
 def test_where_the_first_process_fails_all_fail():
-    assert together(failing) == ["ZeroDivisionError", "Elsewhere"]
+    assert together(failing) == ["ZeroDivisionError", "FailedElsewhere"]
 
 
 def test_batch_clipping_is_refused_where_a_batch_is_shared():
     model, _ = make()
     with pytest.raises(ValueError, match="couples the examples") as error:
-        Ranks(0, 2, 0, torch.device("cpu")).bound(model, bsvi.objective("bsvi", svi=SVI(clip="batch")))
+        Ranks(0, 2, 0, torch.device("cpu")).make_bound(model, bsvi.objective("bsvi", svi=SVI(clip="batch")))
     assert "\n" not in str(error.value)

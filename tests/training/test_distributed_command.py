@@ -14,7 +14,7 @@ import pytest
 from bsvi.commands import together
 from bsvi.runs.folder import RunError
 from bsvi.training.loop import NotFinite
-from bsvi.training.team import Place, Team
+from bsvi.training.team import Rank, Team
 from tests.training.children import Child, ending, whole_checkpoints
 from tests.training.torchruns import GONE, WORDS, Torchrun, linux, steps_saved
 
@@ -89,16 +89,16 @@ def test_only_a_silent_rank_with_an_error_waits_for_the_first_one_to_tell_it(mon
     monkeypatch.setattr(together.time, "sleep", waited.append)
     cases = [(RunError("no"), 1), (NotFinite("nan"), 3), (SystemExit(2), 2), (SystemExit(0), 0)]
     for error, code in cases:
-        with pytest.raises(SystemExit) as silent, together.heard(Place(1, 2, 1)):
+        with pytest.raises(SystemExit) as silent, together.heard(Rank(1, 2, 1)):
             raise error
         assert silent.value.code == code
     assert waited == [together.GRACE] * 3  # not for --help
-    for place in (None, Place(0, 2, 0)):
+    for place in (None, Rank(0, 2, 0)):
         for error, _ in cases:
             with pytest.raises(type(error)) as told, together.heard(place):
                 raise error
             assert told.value is error
-    with pytest.raises(ValueError, match="mine"), together.heard(Place(1, 2, 1)):  # what this one alone has met
+    with pytest.raises(ValueError, match="mine"), together.heard(Rank(1, 2, 1)):  # what this one alone has met
         raise ValueError("mine")
     assert len(waited) == 3
 

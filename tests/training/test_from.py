@@ -10,7 +10,7 @@ import safetensors.torch
 
 from bsvi.runs.checkpoint import digest, unpack
 from bsvi.runs.folder import Run
-from bsvi.training.state import part
+from bsvi.training.state import select_prefix
 from tests.training import faults
 from tests.training.children import TINY, Child, ending, train_through, train_words
 from tests.training.test_command import in_process
@@ -31,7 +31,7 @@ def test_from_begins_at_the_best_weights_of_another_run(tmp_path, source):
     assert child.wait() == -signal.SIGKILL
     (first,) = Run(tmp_path / "killed").checkpoints()  # from the beginning, so that it goes on without its origin
     weights = safetensors.torch.load_file(source / "model.safetensors")
-    begun = part(unpack(first.read_bytes())[0], "model.")
+    begun = select_prefix(unpack(first.read_bytes())[0], "model.")
     assert digest(begun) == digest({name: value for name, value in weights.items() if "objective." not in name})
     about = json.loads((tmp_path / "killed" / "config.json").read_text())
     step = json.loads((source / "result.json").read_text())["best_step"]

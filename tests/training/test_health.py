@@ -7,7 +7,7 @@ import torch
 
 import bsvi
 from bsvi.bounds import responsibilities
-from bsvi.training.health import NAMES, Meter, named, problems
+from bsvi.training.health import NAMES, Meter, list_ids, list_problems
 from bsvi.training.loop import Watcher
 from tests.training.small import batches, make, settings
 
@@ -28,9 +28,9 @@ WELL = {
 
 
 def test_a_healthy_line_gives_no_warning():
-    assert problems(WELL) == []
+    assert list_problems(WELL) == []
     for name in ("active_units", "latents", "kl_per_latent"):  # a family that tells no mean
-        assert problems({key: value for key, value in WELL.items() if key != name or key == "latents"}) == []
+        assert list_problems({key: value for key, value in WELL.items() if key != name or key == "latents"}) == []
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,15 @@ def test_a_healthy_line_gives_no_warning():
     ],
 )
 def test_what_looks_wrong_is_one_line_with_what_to_try(changes, told, advice):
-    (line,) = problems({**WELL, **changes})
+    (line,) = list_problems({**WELL, **changes})
     assert line.startswith("step 100: ") and told in line and advice in line and "\n" not in line
 
 
 def test_small_differences_and_buffers_of_one_draw_are_no_reason_to_warn():
-    assert problems({**WELL, "svi_k": -90.5, "bsvi_k": -91.0}) == []  # within 1 nat and 1%
-    assert problems({**WELL, "svi_0": -2000.0, "svi_k": -2015.0, "bsvi_k": -2015.0}) == []
-    assert problems({**WELL, "ess": 1.0, "ess_of_pi": 1.0}) == []  # vae, and svi, whose pi is the last draw's
-    assert problems({**WELL, "active_units": 0, "beta": 0.3}) == []  # while annealing
+    assert list_problems({**WELL, "svi_k": -90.5, "bsvi_k": -91.0}) == []  # within 1 nat and 1%
+    assert list_problems({**WELL, "svi_0": -2000.0, "svi_k": -2015.0, "bsvi_k": -2015.0}) == []
+    assert list_problems({**WELL, "ess": 1.0, "ess_of_pi": 1.0}) == []  # vae, and svi, whose pi is the last draw's
+    assert list_problems({**WELL, "active_units": 0, "beta": 0.3}) == []  # while annealing
 
 
 class Noting(Watcher):
@@ -141,7 +141,9 @@ def test_the_meter_reads_what_the_definitions_say(method, samples):
 
 
 def test_long_lists_of_ids_are_cut():
-    assert named(torch.arange(3)) == "batch ids 0, 1, 2"
-    assert named(torch.arange(70)).endswith(", 59, ... (70)")
-    assert named(torch.arange(10, 14), torch.tensor([False, True, False, True])) == "batch ids 11, 13"
-    assert named(None, torch.tensor([False, True])) == "rows of the batch 1" and named(None) == "batch without ids"
+    assert list_ids(torch.arange(3)) == "batch ids 0, 1, 2"
+    assert list_ids(torch.arange(70)).endswith(", 59, ... (70)")
+    assert list_ids(torch.arange(10, 14), torch.tensor([False, True, False, True])) == "batch ids 11, 13"
+    assert (
+        list_ids(None, torch.tensor([False, True])) == "rows of the batch 1" and list_ids(None) == "batch without ids"
+    )

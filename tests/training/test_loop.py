@@ -14,9 +14,10 @@ from bsvi.data.batches import Batch
 from bsvi.runs.checkpoint import pack, unpack
 from bsvi.runs.folder import Run
 from bsvi.training.health import NotFinite
-from bsvi.training.loop import VALIDATION_SEED, Watcher, annealed, evaluating, validate
-from bsvi.training.state import Looks
-from bsvi.training.streams import starting_at
+from bsvi.training.loop import Watcher, anneal_beta
+from bsvi.training.state import ValidationHistory
+from bsvi.training.streams import start_at
+from bsvi.training.validation import VALIDATION_SEED, in_eval_mode, validate
 from tests.oracles import being_tried
 from tests.training.small import VALID, Decoder, batches, make, settings
 
@@ -55,10 +56,10 @@ class Scripted(bsvi.Objective):
 
 def test_beta_rises_in_a_straight_line_to_one_and_stays():
     s = settings(beta_start=0.1, beta_steps=5000)
-    assert annealed(s, 0) == 0.1
-    assert annealed(s, 2500) == pytest.approx(0.55)
-    assert [annealed(s, step) for step in (5000, 5001, 199_999)] == [1.0, 1.0, 1.0]
-    assert annealed(settings(), 0) == 1.0  # without annealing
+    assert anneal_beta(s, 0) == 0.1
+    assert anneal_beta(s, 2500) == pytest.approx(0.55)
+    assert [anneal_beta(s, step) for step in (5000, 5001, 199_999)] == [1.0, 1.0, 1.0]
+    assert anneal_beta(settings(), 0) == 1.0  # without annealing
 
 
 def test_annealing_reaches_the_objective_in_training_and_never_in_validation():
@@ -105,11 +106,11 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path):
 
 
 def test_patience_counts_looks_without_a_better_bound():
-    looks = Looks()
-    assert not looks.exhausted(2) and looks.take(10, -3.0) and not looks.take(20, math.nan)
-    assert not looks.exhausted(2) and not looks.take(30, -3.0) and looks.exhausted(2)
-    assert not looks.exhausted(0)  # 0: never
-    assert looks.take(40, -2.5) and not looks.exhausted(2)
+    looks = ValidationHistory()
+    assert not looks.is_exhausted(2) and looks.take(10, -3.0) and not looks.take(20, math.nan)
+    assert not looks.is_exhausted(2) and not looks.take(30, -3.0) and looks.is_exhausted(2)
+    assert not looks.is_exhausted(0)  # 0: never
+    assert looks.take(40, -2.5) and not looks.is_exhausted(2)
     assert (looks.best, looks.best_step, looks.since, looks.latest) == (-2.5, 40, 0, 40)
 
 
@@ -135,7 +136,7 @@ def test_validation_uses_the_same_noise_every_time_and_eval_mode():
     assert validate(model, objective, lambda _: iter(VALID))[0] == first
     assert modes and not any(modes) and model.encoder[1].training
     assert batch is VALID[0]
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), in_eval_mode(model):
         torch.manual_seed(VALIDATION_SEED)
         by_hand = torch.cat([objective(model, x).bound for x, _ in VALID]).mean()
     assert first == pytest.approx(by_hand.item(), rel=1e-12)
@@ -213,8 +214,8 @@ def test_batches_that_can_be_read_only_once_are_refused_instead_of_hanging():
 
 
 def test_a_stream_is_taken_up_at_any_step():
-    assert [next(starting_at("abc", step)) for step in (0, 2, 3, 7)] == ["a", "c", "a", "b"]
-    assert next(starting_at(lambda step: iter([step]), 12)) == 12
+    assert [next(start_at("abc", step)) for step in (0, 2, 3, 7)] == ["a", "c", "a", "b"]
+    assert next(start_at(lambda step: iter([step]), 12)) == 12
 
 
 def test_the_time_limit_saves_and_leaves_and_the_run_goes_on(tmp_path):

@@ -8,7 +8,7 @@ import torch
 
 import bsvi
 from bsvi.cli import main
-from bsvi.experiments.config import EXPERIMENTS, update
+from bsvi.experiments.config import EXPERIMENTS, update_experiment
 from bsvi.experiments.trained import load_trained
 from bsvi.runs.folder import Run
 from bsvi.training.loop import Watcher
@@ -125,4 +125,4 @@ def test_a_model_that_is_shared_before_the_last_phase_has_no_pi_of_another_metho
 def test_a_configuration_that_an_older_version_wrote_has_no_phases():
     old = EXPERIMENTS["digits"].model_dump(mode="json")
     del old["phases"]
-    assert update(EXPERIMENTS["digits"], old, "old").phases is None
+    assert update_experiment(EXPERIMENTS["digits"], old, "old").phases is None

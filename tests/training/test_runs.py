@@ -23,7 +23,7 @@ def save(run, step, value=0.0):
 
 
 def steps(run):
-    return [bsvi.runs.folder.step_of(path) for path in run.checkpoints()]
+    return [bsvi.runs.folder.parse_step(path) for path in run.checkpoints()]
 
 
 def lines(folder):

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 import bsvi
-from bsvi.training.watch import Screen, TensorBoard, Wandb, clock
+from bsvi.training.watch import Screen, TensorBoard, Wandb, format_clock
 from tests.training.children import Child, ending, train_words
 from tests.training.small import VALID, batches, make, settings
 
@@ -87,7 +87,7 @@ def test_a_logger_that_fails_is_left_out_and_training_goes_on(capsys, at):
 
 
 def test_clock():
-    assert [clock(seconds) for seconds in (0.0, 59.9, 3600.0, 360_000.0)] == [
+    assert [format_clock(seconds) for seconds in (0.0, 59.9, 3600.0, 360_000.0)] == [
         "0:00:00",
         "0:00:59",
         "1:00:00",
@@ -196,7 +196,7 @@ def forbid_sockets():
 
 
 def test_reconstructions_leave_the_model_and_the_random_state_alone(tmp_path):
-    from bsvi.experiments.build import build, reconstructions
+    from bsvi.experiments.build import build, reconstruct
     from bsvi.experiments.config import EXPERIMENTS
 
     built = build(EXPERIMENTS["digits"], torch.device("cpu"))
@@ -207,7 +207,7 @@ def test_reconstructions_leave_the_model_and_the_random_state_alone(tmp_path):
         def add_image(self, name, grid, step, dataformats):
             self.grid = grid
 
-    board = TensorBoard(tmp_path, reconstructions)
+    board = TensorBoard(tmp_path, reconstruct)
     board.writer = Writer()
     board.images(3, built.model, next(built.valid()))
     assert board.writer.grid.shape == (16, 64, 1)
