@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bsvi.adapters.from_pythae import pythae
+    from bsvi.adapters.from_scvi import scvi
 
-_HOME = {"pythae": "from_pythae"}
+_HOME = {"pythae": "from_pythae", "scvi": "from_scvi"}
 
-__all__ = ["pythae"]
+__all__ = ["pythae", "scvi"]
 
 
 def __getattr__(name: str) -> Any:
