@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bsvi.evaluation.ais import ais
     from bsvi.evaluation.evaluate import evaluate
     from bsvi.evaluation.gap import amortization_gap
+    from bsvi.evaluation.refine_anneal import refine_anneal
     from bsvi.methods import METHODS, Method, objective
     from bsvi.model import VAE, DiagonalGaussian, Model
     from bsvi.objectives import Estimate, Objective
@@ -47,6 +48,7 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "amortization_gap": "evaluation.gap",
     "ais": "evaluation.ais",
+    "refine_anneal": "evaluation.refine_anneal",
     "train": "training.loop",
     "Training": "training.loop",
 }
@@ -76,6 +78,7 @@ __all__ = [
     "evaluate",
     "giwae",
     "objective",
+    "refine_anneal",
     "responsibilities",
     "train",
 ]

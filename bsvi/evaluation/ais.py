@@ -113,7 +113,7 @@ def ais(
 
         def start(stream: NoiseStream, rows: int) -> Tensor:
             if reverse is not None:
-                z = _check_draws(stream.draw(lambda: reverse(x, rows), rows), (rows, count(x), *shape)).to(device)
+                z = check_draws(stream.draw(lambda: reverse(x, rows), rows), (rows, count(x), *shape)).to(device)
             elif source is not None:
                 sample = (
                     source.rsample if source.has_rsample else source.sample
@@ -167,18 +167,20 @@ def anneal(
     noise: Noise,
     rows: tuple[int, int],
     steps: Tensor | None,
+    first_step: float = 0.5,
+    rate: float = _RATE,
 ) -> ChainEnds:
     """Take chains at u from ``betas[0]`` to ``betas[-1]``; these are ``rows[0]``, ... of ``rows[1]`` chains.
 
     ln w sums (beta_t - beta_{t-1}) times the log-ratio at z_{t-1}, which is ln p(x|z_{t-1}) from the prior, before the move
     that leaves beta_t's distribution as it is. Without ``steps`` the step sizes follow the acceptance as it comes (the
-    pilots), else they are given.
+    pilots), from ``first_step`` on and at a ``rate``, else they are given.
     """
     chains, batch, size = len(u), u.shape[1], u[0, 0].numel()
     at = path(u)
     log_w = accepted = torch.zeros(chains, batch, dtype=torch.float64, device=u.device)
     used = torch.empty(len(betas) - 2, batch, dtype=u.dtype, device=u.device)
-    log_step = u.new_full((batch,), math.log(0.5 * size**-0.25))
+    log_step = u.new_full((batch,), math.log(first_step * size**-0.25))
     for t in range(1, len(betas)):
         log_w = log_w + (betas[t] - betas[t - 1]) * at.log_ratio
         if t == len(betas) - 1:
@@ -193,8 +195,8 @@ def anneal(
         at = at.where(yes, new)
         accepted = accepted + yes
         if steps is None:
-            rate = log_ratio.exp().clamp(max=1.0).nan_to_num(0.0).mean(0)
-            log_step = (log_step + _RATE * (rate - _TARGET).to(u.dtype)).clamp(-10.0, 1.0)
+            taken = log_ratio.exp().clamp(max=1.0).nan_to_num(0.0).mean(0)
+            log_step = (log_step + rate * (taken - _TARGET).to(u.dtype)).clamp(-10.0, 1.0)
     return ChainEnds(log_w, accepted / max(1, len(betas) - 2), used)
 
 
@@ -233,7 +235,7 @@ def resolve_prior(model: Model, x: Nested, shape: torch.Size, prior: Distributio
     return prior
 
 
-def _check_draws(z: Tensor, shape: tuple[int, ...]) -> Tensor:
+def check_draws(z: Tensor, shape: tuple[int, ...]) -> Tensor:
     if tuple(z.shape) != shape:
         raise ValueError(f"reverse must return posterior samples of shape {shape}, got {tuple(z.shape)}")
     return z
@@ -251,10 +253,15 @@ def _list_doubts(values: Mapping[str, np.ndarray], chains: int) -> list[str]:
         lines.append(
             f"AIS: half of the examples rest on fewer than {ess:.1f} of {chains} chains; use more temperatures"
         )
+    return [*lines, *list_nonfinite(values, "AIS")]
+
+
+def list_nonfinite(values: Mapping[str, np.ndarray], title: str) -> list[str]:
+    """One line where some chains' weights were lost."""
     lost = values.get("nonfinite", np.zeros(1))  # an old store did not count them
-    if lost.any():
-        lines.append(
-            f"AIS: {int(lost.sum())} chains of {int((lost > 0).sum())} examples ended with a weight that is not finite and "
-            "count as zero; look for overflow in the decoder"
-        )
-    return lines
+    if not lost.any():
+        return []
+    return [
+        f"{title}: {int(lost.sum())} chains of {int((lost > 0).sum())} examples ended with a weight that is not finite and "
+        "count as zero; look for overflow in the decoder"
+    ]

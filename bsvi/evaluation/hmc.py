@@ -46,7 +46,7 @@ class Coordinates:
             transform.log_abs_det_jacobian(u, transform(u))
         except NotImplementedError:
             raise ValueError(
-                f"ais moves z by gradients, in coordinates without bounds, and knows none for the prior "
+                f"chains move z by gradients, in coordinates without bounds, and knows none for the prior "
                 f"{type(prior).__name__} with support {support}; use evaluate, or a continuous prior"
             ) from None
         inner: Transform = transform
@@ -74,11 +74,17 @@ class Coordinates:
             return slopes
         return tuple(torch.autograd.grad(z, u, slope, retain_graph=True)[0] for slope in slopes)
 
+    def log_volume(self, u: Tensor, z: Tensor) -> Tensor | float:
+        """ln |dz/du| of each row, with its graph."""
+        if self.transform is None:
+            return 0.0
+        return self.transform.log_abs_det_jacobian(u, z).reshape(len(u), -1).sum(-1)
+
     def log_jacobian(self, u: Tensor, z: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """ln |dz/du| of each row, and its gradient."""
-        if self.transform is None:
+        value = self.log_volume(u, z)
+        if not isinstance(value, Tensor):
             return 0.0, 0.0
-        value = self.transform.log_abs_det_jacobian(u, z).reshape(len(u), -1).sum(-1)
         return value.detach().double(), torch.autograd.grad(value.sum(), u, retain_graph=True)[0]
 
 

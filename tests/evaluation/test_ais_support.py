@@ -159,6 +159,6 @@ def test_a_prior_without_coordinates_is_one_line_up_front(prior):
         return -z.flatten(1).square().sum(-1)
 
     model = VAE(nn.Linear(2, 4), decoder, prior=prior)
-    with pytest.raises(ValueError, match=r"ais moves z by gradients.*; use evaluate") as error:
+    with pytest.raises(ValueError, match=r"chains move z by gradients.*; use evaluate") as error:
         ais(model, torch.zeros(3, 2), **SHORT)
     assert "\n" not in str(error.value) and len(calls) <= 2  # it was tried, and no more

@@ -1,0 +1,269 @@
+"""refine_anneal(): ln p(x) by chains that start close to the posterior, the tightest bound for its cost.
+
+From the encoder's q a base density q* is fitted to each example (``base_density``). Chains then go from q* to the posterior along
+q*(z)^(1 - beta) p(x, z)^beta, and ln w = sum_t (beta_t - beta_{t-1}) (ln p(x, z) - ln q*(z)). As q* and the step sizes never see
+the weighed chains' noise, E[w] = p(x): the log of the chains' average is a lower bound on ln p(x) in expectation.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bsvi.evaluation.ais import Annealed, anneal, check_draws, find_prior, list_nonfinite, make_schedule
+from bsvi.evaluation.base_density import (
+    WIDEST,
+    GaussianPath,
+    choose,
+    climb_elbo,
+    draw_mirrored,
+    learn_curvature,
+    match_moments,
+)
+from bsvi.evaluation.diagnostics import Tally
+from bsvi.evaluation.evaluate import check_at_least_1, cut_into_chunks, encode_detached
+from bsvi.evaluation.hmc import Coordinates
+from bsvi.evaluation.noise import KeyedModel, Noise, NoiseStream
+from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
+from bsvi.examples import Nested, Pick, count, first
+from bsvi.model import Model
+from bsvi.refine import whole
+
+MOMENT, CLIMB, ROUND, CHOOSE = 30, 31, 32, 33  # streams of an example's noise, all apart from each other:
+PILOT, PILOT_MOVE, START, MOVE, EXACT = (
+    34,
+    35,
+    36,
+    37,
+    38,
+)  # what is weighed never saw what chose the base and the steps
+COLUMNS = ("log_likelihood", "ess", "acceptance", "rise", "step_size", "correlated", "passes", "nonfinite")
+LEAST = 200  # passes, of which a climb and a few temperatures can be made
+_GRAPH = 2  # a decoder call that keeps its graph takes this many times the memory, or somewhat more
+_RISE = 0.5  # nats by which the average of all chains may be above that of single ones without a warning
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one example costs: ``passes`` of the decoder, where one with a gradient to z counts two.
+
+    >>> Budget().passes, Budget(chains=4, temperatures=100).passes
+    (972, 4294)
+    """
+
+    climb: int = 75  # Adam's steps to the best diagonal Gaussian ...
+    samples: int = 2  # ... with as many draws each
+    rounds: int = 0  # times that the curvature is learned again, from draws of the last base: two for each number of z
+    choose: int = 8  # draws on which bases are compared
+    pilots: int = 1  # chains that find the step sizes and are thrown away
+    chains: int = 3
+    temperatures: int = 21
+    leapfrog: int = 4  # gradient steps per move; one move per temperature
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "rounds":
+                vars(self)[name] = check_at_least_1(name, value)
+        vars(self).update(rounds=whole("rounds", self.rounds))
+        if self.rounds < 0:
+            raise ValueError(f"rounds must be at least 0, got {self.rounds}")
+
+    def learns(self, size: int) -> bool:
+        """Whether correlations of ``size`` numbers are learned: there must be more points than numbers, and not too many."""
+        return size <= min(WIDEST, self.climb * self.samples - 2)
+
+    @property
+    def passes(self) -> int:
+        """Without rounds, whose cost depends on the size of z."""
+        return self.cost(0)
+
+    def cost(self, size: int) -> int:
+        """Passes of the decoder for one example with ``size`` numbers in z."""
+        learned = 2 * (self.climb * self.samples + self.choose)
+        if self.learns(size):
+            learned += 2 * self.choose + self.rounds * (4 * size + 2 * self.choose)
+        moves = 1 + (self.temperatures - 1) * self.leapfrog
+        return learned + 2 * (self.pilots + self.chains) * moves
+
+
+def plan_budget(passes: int, size: int) -> Budget:
+    """What so many passes are best spent on, for ``size`` numbers in z; never more of them.
+
+    >>> budget = plan_budget(10_000, 50)
+    >>> budget.cost(50) <= 10_000 < budget.cost(50) + 2 * (budget.pilots + budget.chains) * budget.leapfrog
+    True
+    """
+    if passes < LEAST:
+        raise ValueError(f"passes must be at least {LEAST}, got {passes}; 1,000 cost as much as BSVI-500")
+    climb = min(400, max(10, passes * 3 // 40))
+    rounds = 0 if passes < 5000 or size > WIDEST else min(4, passes // (40 * size))
+    chains, leapfrog = (3, 4) if passes < 5000 else (4, 5) if passes < 20_000 else (8, 6)
+    least = Budget(climb=climb, rounds=rounds, chains=chains, leapfrog=leapfrog, temperatures=1)
+    left = (passes - least.cost(size)) // (2 * (least.pilots + chains) * leapfrog)
+    return Budget(climb=climb, rounds=rounds, chains=chains, leapfrog=leapfrog, temperatures=max(1, 1 + left))
+
+
+def refine_anneal(
+    model: Model,
+    batches: Batches,
+    passes: int = 1000,
+    budget: Budget | None = None,
+    seed: int = 0,
+    prior: Distribution | None = None,
+    reverse: Callable[[Nested, int], Tensor] | None = None,
+    chunk: int | None = None,
+    store: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+    batch: Pick | None = None,
+    ids: Pick | None = None,
+) -> Annealed:
+    """ln p(x) of every example by chains from a q that was refined first; data, store and progress as in ``evaluate``.
+
+    passes   of the decoder for one example, of which ``plan_budget`` makes the best: 1,000 cost as much as BSVI-500
+    budget   the numbers of steps, chains and temperatures themselves, in place of ``passes``
+    prior    the prior, where its support is bounded and the model does not say so; found by itself for VAE(prior=...)
+    reverse  a function of (x, chains) that returns exact samples of p(z|x), (chains, batch, latent): upper bound
+    chunk    chains per decoder call; no number depends on it
+
+    >>> from bsvi import VAE
+    >>> normal = lambda x, z: -0.5 * ((x - z).square() + 1.837877).sum(-1)
+    >>> annealed = refine_anneal(VAE(torch.nn.Linear(1, 2), normal), torch.zeros(2, 1))
+    >>> abs(annealed.log_likelihood.mean - -1.265512) < 0.01
+    True
+    """
+    passes, seed = check_at_least_1("passes", passes), whole("seed", seed)
+    if chunk is not None:
+        check_at_least_1("chunk", chunk)
+
+    def anneal_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
+        refined = refine(model, x, names, passes if budget is None else budget, seed, prior, chunk)
+        z = None
+        if reverse is not None:
+            chains, shape = refined.budget.chains, model.posterior(encode_detached(model, x)).event_shape
+            drawn = NoiseStream(seed, EXACT, names).draw(lambda: reverse(x, chains), chains)
+            z = check_draws(drawn, (chains, count(x), *shape)).to(first(x).device)
+        return weigh_chains(refined, names, seed, chunk, z)
+
+    bound = "lower" if reverse is None else "upper"
+    asked = {"passes": passes} if budget is None else dict(vars(budget))
+    question = {"what": "refine_anneal", "version": 1, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
+    table = tabulate(
+        model, batches, anneal_batch, question, store, progress, (batch, ids), prior=prior, reverse=reverse
+    )
+    check_columns(table, COLUMNS, store)
+    warnings = (*list_doubts(table.values), *table.notes)
+    return Annealed(table.ids, table.values, bound, warnings, table.seconds)
+
+
+class Refined(NamedTuple):
+    """Everything that the weighed chains of a batch need, of x alone."""
+
+    path: GaussianPath
+    budget: Budget
+    steps: Tensor  # (moves, batch)
+    correlated: Tensor  # (batch,): 1 where the base has learned correlations
+
+
+def refine(
+    model: Model,
+    x: Nested,
+    ids: Tensor,
+    asked: int | Budget,
+    seed: int,
+    prior: Distribution | None = None,
+    chunk: int | None = None,
+) -> Refined:
+    """The base density and the step sizes of every example, by a climb, its curvature, and pilots."""
+    q = KeyedModel(model, seed, MOMENT, ids).posterior(encode_detached(model, x))
+    source = find_prior(model, prior)
+    coordinates = Coordinates.of(q.q if source is None else source, first(x).device)
+    with torch.no_grad():
+        start, shape = match_moments(q, count(x), coordinates)
+    size = start.mean.shape[1]
+    budget = plan_budget(asked, size) if isinstance(asked, int) else asked
+    path = GaussianPath(model, x, coordinates, shape, start)
+    climbed, points, slopes = climb_elbo(path, Noise(ids, seed, CLIMB), budget.climb, budget.samples)
+    bases = [start, climbed]
+    if budget.learns(size):
+        bases += [learn_curvature(climbed, points, slopes, reach) for reach in (0.5, math.inf)]
+    base, best = choose(path, bases, Noise(ids, seed, CHOOSE, 0), budget.choose)
+    for i in range(budget.rounds if budget.learns(size) else 0):
+        points, slopes = look_around(path.around(base), Noise(ids, seed, ROUND, i), 2 * size, chunk)
+        learned = learn_curvature(base, points, slopes)
+        base, better = choose(path, [base, learned], Noise(ids, seed, CHOOSE, 1 + i), budget.choose)
+        best = torch.where(better == 1, 2, best)
+    path = path.around(base)
+    v = Noise(ids, seed, PILOT).normal(0, budget.pilots, size, base.mean.dtype)
+    rows, move = (0, budget.pilots), Noise(ids, seed, PILOT_MOVE)
+    betas = make_schedule(budget.temperatures)
+    steps = anneal(path, v, betas, budget.leapfrog, move, rows, None, first_step=1.0).steps
+    return Refined(path, budget, steps, (best >= 2).double())
+
+
+def look_around(path: GaussianPath, noise: Noise, draws: int, chunk: int | None) -> tuple[Tensor, Tensor]:
+    """``draws`` draws of the base with the gradients of ln p(x, z) there, as ``learn_curvature`` takes them."""
+    base, points, slopes, at = path.base, [], [], 0
+    v = draw_mirrored(noise, 0, draws, base.mean.shape[1], base.mean.dtype)
+    inverse = torch.linalg.inv(base.triangle())
+    for rows in cut_into_chunks(draws, path.rows.x, chunk, _GRAPH):
+        part = v[at : at + rows]
+        slope = path.look(part)[1].nan_to_num(0.0, 0.0, 0.0)
+        points.append(base.mean + base.stretch(part))
+        slopes.append(torch.einsum("bij,rbi->rbj", inverse, slope))
+        at += rows
+    return torch.cat(points), torch.cat(slopes)
+
+
+def weigh_chains(
+    refined: Refined, ids: Tensor, seed: int, chunk: int | None, z: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The columns of a batch from its weighed chains; with exact samples z of p(z|x), from chains that go backwards."""
+    path, budget, steps, correlated = refined
+    betas = make_schedule(budget.temperatures)
+    if z is not None:
+        betas, steps = betas[::-1], steps.flip(0)
+    tally, accepted, at = Tally(budget.chains), [], 0
+    begin, move = Noise(ids, seed, START), Noise(ids, seed, MOVE, 0 if z is None else 1)
+    size, dtype = path.base.mean.shape[1], path.base.mean.dtype
+    for rows in cut_into_chunks(budget.chains, path.rows.x, chunk, _GRAPH):
+        v = begin.normal(at, rows, size, dtype) if z is None else path.start_from(z[at : at + rows])
+        run = anneal(path, v, betas, budget.leapfrog, move, (at, budget.chains), steps)
+        tally.add(run.log_w)
+        accepted.append(run.acceptance)
+        at += rows
+    sign = 1.0 if z is None else -1.0
+    log_mean = tally.log_mean[budget.chains]
+    values = (
+        sign * log_mean,
+        tally.ess(),
+        torch.cat(accepted).mean(0),
+        (log_mean - tally.mean_log()).nan_to_num(0.0),
+        steps.mean(0).nan_to_num(0.0),
+        correlated,
+        torch.full_like(log_mean, budget.cost(size)),
+        tally.nonfinite,
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def list_doubts(values: Mapping[str, np.ndarray], title: str = "refine-anneal") -> list[str]:
+    """One line for each reason not to trust the numbers, with what to try."""
+    lines = []
+    acceptance, rise = float(values["acceptance"].mean()), float(values["rise"].mean())
+    if values["step_size"].any() and acceptance < 0.3:
+        lines.append(
+            f"{title}: {acceptance:.0%} of the moves were accepted, where about 65% is best; use more passes, so that the "
+            "step size has time to adapt"
+        )
+    if rise > _RISE:
+        lines.append(
+            f"{title}: the chains of an example disagree, one alone is {rise:.1f} nats below their average, and part of as "
+            "much may be missing; use more passes"
+        )
+    return [*lines, *list_nonfinite(values, title)]
