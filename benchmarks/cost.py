@@ -23,10 +23,11 @@ from bsvi.experiments.config import EXPERIMENTS
 from bsvi.report import archive
 from bsvi.report.cells import make_mean_cell
 from bsvi.report.experiments import Row, group_runs
-from bsvi.report.paper import LABELS
+from bsvi.report.paper import ORDER
 from bsvi.report.runs import read_runs
 from bsvi.report.style import find_look, new_figure, to_bytes, use_style
 from bsvi.system import runtime
+from bsvi.tables.methods import find_label
 
 PLACES = {  # networks, and the shape and likelihood of their images
     "omniglot-mlp": ((1, 28, 28), "bernoulli"),
@@ -34,7 +35,7 @@ PLACES = {  # networks, and the shape and likelihood of their images
     "svhn-mlp": ((1, 32, 32), "logistic"),
     "omniglot-small": ((1, 28, 28), "bernoulli"),
 }
-METHODS = tuple(LABELS)
+METHODS = ORDER
 
 
 def timed(name: str, rounds: int) -> dict[str, Any]:
@@ -105,13 +106,13 @@ def drawn(results: Path, times: dict[str, Any]) -> None:
                 training = cost["ratio"] * updates(row) / usual
                 spread = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
                 marker = {"fmt": style.marker, "color": style.colour, "fillstyle": fill, "markersize": 7}
-                label = LABELS[row.method] if fill == "full" else None
+                label = find_label(row.method) if fill == "full" else None
                 for axes, at in zip(pair, (cost["decoder_calls"], training), strict=True):
                     if axes is pair[1] or fill == "full":
                         axes.errorbar([at], [np.mean(means)], [spread], label=label, **marker)
                 lines.append(
-                    f"| {name} | {LABELS[row.method]} | {updates(row):,.0f} | {cost['decoder_calls']} | {cost['ratio']:.1f} | "
-                    f"{training:.1f} | {make_mean_cell(means).text} ({len(means)}) |"
+                    f"| {name} | {find_label(row.method)} | {updates(row):,.0f} | {cost['decoder_calls']} | "
+                    f"{cost['ratio']:.1f} | {training:.1f} | {make_mean_cell(means).text} ({len(means)}) |"
                 )
             pair[0].set_ylabel(f"{name}\nlog-likelihood")
             for axes, title in zip(pair, ("decoder calls per update", "training time / VAE's"), strict=True):

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from bsvi.evaluation.evaluate import evaluate
     from bsvi.evaluation.gap import amortization_gap
     from bsvi.evaluation.refine_anneal import refine_anneal
-    from bsvi.methods import METHODS, Method, objective
+    from bsvi.methods import objective
     from bsvi.model import VAE, DiagonalGaussian, Model
     from bsvi.objectives import Estimate, Objective
     from bsvi.refine import SVI, Amortized
+    from bsvi.tables.methods import METHODS, Look, Method
     from bsvi.theta import AllDraws, LastDraw, Recomputed, Resampled
     from bsvi.training.loop import Training, train
     from bsvi.trajectory import Trajectory
@@ -42,8 +43,9 @@ _HOME = {
     "Recomputed": "theta",
     "Objective": "objectives",
     "Estimate": "objectives",
-    "METHODS": "methods",
-    "Method": "methods",
+    "METHODS": "tables.methods",
+    "Look": "tables.methods",
+    "Method": "tables.methods",
     "objective": "methods",
     "evaluate": "evaluation.evaluate",
     "amortization_gap": "evaluation.gap",
@@ -64,6 +66,7 @@ __all__ = [
     "Last",
     "LastDraw",
     "Learned",
+    "Look",
     "Method",
     "Model",
     "Objective",

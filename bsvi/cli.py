@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 
 from bsvi.system.files import printable
+from bsvi.tables.plugins import load_plugins
 
 VERBS = {
     "train": "train one method on one experiment; run the same command again to resume",
@@ -89,6 +90,7 @@ def run(words: list[str]) -> int:
         hint = f"did you mean {close[0]!r}?" if close else f"the verbs are {', '.join(VERBS)}"
         print(f"bsvi: unknown verb {verb!r}; {hint}", file=sys.stderr)
         return USAGE
+    load_plugins()
     code: int = import_module(f"bsvi.commands.{verb}").main(rest)
     return code
 

@@ -68,7 +68,7 @@ def test_every_verb_has_help_and_is_listed(capsys):
         (["plan", "digits", "--device", "A100", "--iwae", "0"], 1, "--iwae must be from 1"),
         (["plan", "digits", "--device", "A100", "--measure", "nan"], 1, "--measure must be from 0"),
         (["plan", "digits", "--device", "A100", "--json", "no/such.json"], 1, "name a file in a folder that exists"),
-        (["sweep", "digits", "--methods", "vea"], 1, "the methods: vae"),
+        (["sweep", "digits", "--methods", "vea"], 1, "The methods: vae"),
         (["sweep", "digits", "--seeds", "4:4"], 1, "names no seed"),
         (["sweep", "digts"], 2, "did you mean 'digits'"),
         (["data", "fetch", "mnist"], 1, "there are digits"),

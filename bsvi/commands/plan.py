@@ -6,19 +6,19 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
-from bsvi.experiments.config import EXPERIMENTS, LONGEST, MOST, MethodName
+from bsvi.experiments.config import EXPERIMENTS, LONGEST, MOST
 from bsvi.planning.devices import DEVICES, find_device
 from bsvi.system.terminal import Parser
+from bsvi.tables.methods import METHODS_HELP, choose_methods
 
 if TYPE_CHECKING:
     from bsvi.commands.train_flags import Command
     from bsvi.planning.plan import Plan
 
-METHODS: tuple[str, ...] = get_args(MethodName)
 MEASURED = ("cpu", "cuda")
 
 
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,  # --seed is a flag of train
     )
     made.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
-    made.add_argument("--methods", default="all", help="all, or names with commas: vae,svi,bsvi-sir")
+    made.add_argument("--methods", default="all", help=METHODS_HELP)
     made.add_argument("--seeds", default="1", help="how many (4), or which, as in bsvi sweep (0:4)")
     made.add_argument("--device", help=f"cpu or cuda: measured here (default cpu); or one of {', '.join(DEVICES)}")
     made.add_argument("--devices", type=int, default=1, help="how many, each with one run at a time (default 1)")
@@ -67,9 +67,7 @@ def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"
     """The command of each method's run; a wrong word is one line with the nearest right one."""
     if arguments.experiment not in EXPERIMENTS and not Path(arguments.experiment).exists():
         raise ValueError(f"unknown experiment {arguments.experiment!r}; {nearest(arguments.experiment, EXPERIMENTS)}")
-    names = METHODS if arguments.methods == "all" else tuple(arguments.methods.split(","))
-    if unknown := [name for name in names if name not in METHODS]:
-        raise ValueError(f"unknown method {unknown[0]!r}; {nearest(unknown[0], METHODS)}")
+    names = choose_methods(arguments.methods)
     for flag, least in (("devices", 1), ("k", 1), ("examples", 1), ("measure", 0)):
         value = getattr(arguments, flag)
         if value is not None and not least <= value <= LONGEST:
@@ -78,7 +76,7 @@ def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"
         raise ValueError(f"--iwae must be from 1 to {LONGEST:,}, got {wrong[0]}")
     if arguments.json and (arguments.json.is_dir() or not arguments.json.absolute().parent.is_dir()):
         raise ValueError(f"--json {arguments.json}: name a file in a folder that exists")
-    return {name: parse_train([arguments.experiment, *rest, "--method", name], "plan") for name in dict.fromkeys(names)}
+    return {name: parse_train([arguments.experiment, *rest, "--method", name], "plan") for name in names}
 
 
 def nearest(word: str, known: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from bsvi.experiments.config import EXPERIMENTS, LONGEST
 from bsvi.system.terminal import Parser
+from bsvi.tables.methods import METHODS_HELP
 
 DESCRIPTION = "Train and evaluate several methods and seeds: all that is not finished yet. Run it again to go on."
 INSTEAD = {  # flags of bsvi train that would make all runs one
@@ -42,11 +43,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     add = parser.add_argument
     add("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
-    add(
-        "--methods",
-        default="all",
-        help="all, or names with commas: vae,svi,bsvi-sir; vae:8000+bsvi-sir:2000 for phases",
-    )
+    add("--methods", default="all", help=f"{METHODS_HELP}; vae:8000+bsvi-sir:2000 for phases")
     add("--seeds", default="0", help="0, or 0,3, or 0:4 for 0 1 2 3 (default 0)")
     add("--runs", type=Path, default=Path("runs"), help="where run folders go (default runs)")
     add("--jobs", default="auto", help="runs at once; auto: one per core for small networks, else one")

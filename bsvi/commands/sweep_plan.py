@@ -13,16 +13,14 @@ from bsvi.commands.train_start import default_folder
 from bsvi.experiments.config import EXPERIMENTS, MOST_SEED
 from bsvi.runs.folder import Run, RunError
 from bsvi.sweeps.jobs import Job, is_scored
+from bsvi.tables.methods import choose_methods
 
 MOST_SEEDS = 10_000  # of one sweep
-METHODS = ("vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
 
 
 def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
     """All methods of the first seed, then of the next: the order that gives a first complete table soonest."""
-    names = METHODS if arguments.methods == "all" else tuple(dict.fromkeys(arguments.methods.split(",")))
-    if unknown := [name for name in names if name not in METHODS and ":" not in name]:
-        raise ValueError(f"unknown method {unknown[0]!r}; the methods: {', '.join(METHODS)}")
+    names = choose_methods(arguments.methods, phases=True)
     rest = [*rest, *(["--data-dir", str(arguments.data_dir)] if arguments.data_dir else [])]
     found, jobs = seeds(arguments.seeds), []
     first = [arguments.experiment, "--seed", str(found[0]), *rest]

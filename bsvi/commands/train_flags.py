@@ -169,5 +169,5 @@ def one_line(box: str) -> str:
     text = re.sub(r"\s*For further information visit \S+", "", text)
     text = re.sub(r"Error parsing (\S+): \d+ validation errors? for \w+", r"\1:", text)
     text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\]", r"(got \1)", text)
-    text = re.sub(r"^Command: ", "", text.strip())
+    text = re.sub(r"^Command: |\bValue error, ", "", text.strip())
     return text.rstrip(".") or "these words are not understood"

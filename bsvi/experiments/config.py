@@ -7,16 +7,16 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bsvi.system.files import printable
+from bsvi.tables.methods import METHODS
 
 MOST, LONGEST = 1_000_000, 10**12  # of sizes and of steps: what is larger is a slip of the finger
 MOST_SEED = 2**64 - 1  # torch takes no larger one
 
-MethodName = Literal["vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi"]
 WIDEST = 65_536  # units of a layer: a configuration may come from a stranger, and is checked before it is built
 LARGEST_TOML = 1 << 20
 
@@ -35,6 +35,12 @@ def check_text(text: str) -> str:
     if len(text) > 4000 or any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text):
         raise ValueError("must be one line of text without control characters")
     return text
+
+
+def known_method(name: str) -> str:
+    """The name, if it is one of the table of methods."""
+    METHODS.find(name)
+    return name
 
 
 Width = Annotated[int, Field(ge=1, le=WIDEST)]
@@ -102,7 +108,7 @@ class Anneal(Settings):
     steps: int = Field(0, ge=0, le=LONGEST, description="steps until beta is 1 (paper: 5,000 on Omniglot, else 0)")
 
 
-def parse_phases(text: str) -> list[tuple[MethodName, int]]:
+def parse_phases(text: str) -> list[tuple[str, int]]:
     """Methods and updates of ``vae:8000,bsvi-sir:2000``.
 
     >>> parse_phases("vae:8000,bsvi-sir:2000")
@@ -110,15 +116,15 @@ def parse_phases(text: str) -> list[tuple[MethodName, int]]:
     """
     if not isinstance(text, str):
         raise TypeError("phases are a text")
-    found: list[tuple[MethodName, int]] = []
+    found: list[tuple[str, int]] = []
     for word in text.split(","):
         method, _, steps = word.strip().partition(":")
-        if method not in get_args(MethodName) or not re.fullmatch(r"[1-9]\d{0,8}", steps):
+        if method not in METHODS or not re.fullmatch(r"[1-9]\d{0,8}", steps):
             raise ValueError(
                 f"phases takes METHOD:UPDATES with commas, as vae:8000,bsvi-sir:2000, got {word[:80]!r}; "
-                f"the methods: {', '.join(get_args(MethodName))}"
+                f"the methods: {', '.join(METHODS)}"
             )
-        found.append((cast(MethodName, method), int(steps)))
+        found.append((method, int(steps)))
     return found
 
 
@@ -133,7 +139,7 @@ class Experiment(Settings):
     experiment: Annotated[str, AfterValidator(check_name)] = Field(
         "digits", description="the name under which runs are filed"
     )
-    method: MethodName = Field("bsvi-sir", description="one of the paper's eight")
+    method: Annotated[str, AfterValidator(known_method)] = Field("bsvi-sir", description=", ".join(METHODS))
     phases: Annotated[str, AfterValidator(plain_phases)] | None = Field(
         None, description="methods in turn and their updates, vae:8000,bsvi-sir:2000, in place of method and steps"
     )
@@ -251,7 +257,8 @@ def describe_first_problem(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: field, what was got, what is wanted."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
-    return f"{field} = {problem['input']!r:.80}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    text = problem["msg"].removeprefix("Value error, ")
+    return f"{field} = {problem['input']!r:.80}: {text[0].lower()}{text[1:]}"
 
 
 def list_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

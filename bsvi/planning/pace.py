@@ -18,20 +18,9 @@ from bsvi.objectives import Objective
 from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, Evaluation, Images, Seconds
 from bsvi.refine import SVI, Amortized
 from bsvi.system import runtime
+from bsvi.tables.methods import METHODS
 from bsvi.training.loop import Training, Watcher, train
 
-# One of each kind of step is timed. The other methods take the same step with more or fewer passes of the decoder: svi is
-# bsvi-sir with one more step of refinement and one call less, and pi's k + 1 numbers cost nothing.
-TIMED_AS = {
-    "vae": "vae",
-    "iwae": "iwae",
-    "svi": "bsvi-sir",
-    "bsvi": "bsvi",
-    "bsvi-ds": "bsvi-ds",
-    "bsvi-pi": "bsvi",
-    "bsvi-sir": "bsvi-sir",
-    "bsvi-sir-pi": "bsvi-sir",
-}
 IMAGES = 1000  # made up, to draw batches from
 
 
@@ -61,7 +50,7 @@ class Pace:
 
     def of(self, e: Experiment, images: Images, evaluation: Evaluation) -> Seconds:
         """The times of the experiment's method, from the one that was timed and the passes by which they differ."""
-        name = e.method if e.method in self.steps else TIMED_AS[e.method]
+        name = e.method if e.method in self.steps else timed_as(e.method)
         mine, timed = (build_objective(replace_method(e, method)) for method in (e.method, name))
         more = self.training.of(mine, mine.decoder_calls) - self.training.of(timed, timed.decoder_calls)
         large = self.evaluation
@@ -70,6 +59,11 @@ class Pace:
         small = self.scoring or large
         scored = evaluation.k * small.refine + (1 + ELBO_DRAWS + evaluation.iwae) * small.forward
         return Seconds(self.steps[name] + more, look, scored * evaluation.images / small.rows)
+
+
+def timed_as(method: str) -> str:
+    """The method that is timed in place of this one: the same step with more or fewer passes of the decoder."""
+    return METHODS.find(method).timed_as or method
 
 
 def _walks(objective: Objective) -> bool:
@@ -130,7 +124,7 @@ def measure(
             torch.cuda.synchronize()
         return clock()
 
-    timed = sorted({TIMED_AS[method] for method in methods} | {"bsvi-sir"})
+    timed = sorted({timed_as(method) for method in methods} | {"bsvi-sir"})
     built = {name: _build(replace_method(e, name), images, started) for name in timed}
     lengths = {}
     for name, one in built.items():

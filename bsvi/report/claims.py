@@ -9,6 +9,7 @@ from bsvi.report.cells import format_number
 from bsvi.report.experiments import ExperimentRuns
 from bsvi.report.intervals import FEWEST_SEEDS, Interval
 from bsvi.report.measures import Measurement
+from bsvi.tables.methods import METHODS, find_label
 
 HOLDS, NOT_SHOWN, CONTRADICTED = "holds", "not shown", "contradicted"
 # "Close" and "at least" need a smallest difference that matters. The largest one that the paper calls not appreciable
@@ -16,7 +17,8 @@ HOLDS, NOT_SHOWN, CONTRADICTED = "holds", "not shown", "contradicted"
 MARGIN = 0.003
 MARGIN_OF_ESTIMATES = 0.0003
 MARGIN_OF_TIME = math.log(1.1)
-_BUFFERED = ("bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
+_LEARNED = tuple(name for name, row in METHODS.items() if row.paper and row.buffer == "learned")
+_BUFFERED = tuple(name for name, row in METHODS.items() if row.paper and row.buffer in ("uniform", "learned"))
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Claim:
     def subject(self) -> str:
         """What is measured, in words: 'SVI-k′ minus BSVI-k, Reconstruction*'."""
         score = paper.SCORES.get(self.score, "")
-        return self.what or f"{paper.LABELS[self.method]} minus {paper.LABELS[self.other]}, {score}"
+        return self.what or f"{find_label(self.method)} minus {find_label(self.other)}, {score}"
 
 
 @dataclass(frozen=True)
@@ -208,9 +210,7 @@ CLAIMS = (
         "π moves to later proposals: buffer weight average above 1/2",
         "6.5",
         "greater",
-        lambda experiment: measures.measure_in_training(
-            experiment, "buffer_weight_average", 0.5, ("bsvi-pi", "bsvi-sir-pi")
-        ),
+        lambda experiment: measures.measure_in_training(experiment, "buffer_weight_average", 0.5, _LEARNED),
         what="buffer weight average minus 1/2, second half of training, learned π",
         unit="",
     ),

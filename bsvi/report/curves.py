@@ -5,12 +5,15 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bsvi.report.experiments import ExperimentRuns, Row
-from bsvi.report.paper import LABELS
 from bsvi.report.series import Metric, Series, changes, make_metric, make_series
 from bsvi.report.style import INK, MUTED, ReportFigure, find_look, label_ends, new_figure
 from bsvi.report.tables import make_slug
+from bsvi.tables.methods import METHODS, find_label
 
-_BUFFERED = ("bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi")
+
+def _with_buffer(*kinds: str) -> tuple[str, ...]:
+    """The methods of which a proposal has weight in these ways, kind after kind."""
+    return tuple(name for kind in kinds for name, row in METHODS.items() if row.buffer in kind.split())
 
 
 def draw_curves(experiment: ExperimentRuns) -> ReportFigure | None:
@@ -61,7 +64,7 @@ def draw_progress(experiment: ExperimentRuns) -> ReportFigure | None:
         for step, method in changes(row):
             axes.axvline(step, color=MUTED, linestyle=":", linewidth=1)
             beside = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "color": MUTED}
-            axes.annotate(LABELS.get(method, method), (step, 0.04), (3, 0), fontsize=8, **beside)
+            axes.annotate(find_label(method), (step, 0.04), (3, 0), fontsize=8, **beside)
         axes.set_title(row.short, color=find_look(row.method).colour)
     for axes in grid[len(rows) :]:
         axes.set_visible(False)
@@ -84,7 +87,7 @@ def draw_svi_gain(experiment: ExperimentRuns) -> ReportFigure | None:
     """What the SVI steps gain over the encoder's proposal, in training."""
     return _draw_over_steps(
         experiment,
-        (*_BUFFERED, "svi"),
+        _with_buffer("uniform learned", "last"),
         make_metric("svi_k", "svi_0"),
         "svi-gain",
         "What SVI adds: SVI-k minus SVI-0",
@@ -98,7 +101,7 @@ def draw_buffer_gain(experiment: ExperimentRuns) -> ReportFigure | None:
     """What the buffer gains over the last proposal alone, in training."""
     return _draw_over_steps(
         experiment,
-        _BUFFERED,
+        _with_buffer("uniform learned"),
         make_metric("bsvi_k", "svi_k"),
         "buffer-gain",
         "What the buffer adds: BSVI-k minus SVI-k",
@@ -111,7 +114,7 @@ def draw_buffer_weights(experiment: ExperimentRuns) -> ReportFigure | None:
     """Where the learned buffer weight lies: 0 is the encoder's proposal, 1 the last."""
     return _draw_over_steps(
         experiment,
-        ("bsvi-pi", "bsvi-sir-pi"),
+        _with_buffer("learned"),
         make_metric("buffer_weight_average"),
         "buffer-weight",
         "Where π goes: buffer weight average",

@@ -4,8 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bsvi.report.paper import LABELS, ORDER, find_dataset
+from bsvi.report.paper import ORDER, find_dataset
 from bsvi.report.runs import ReportedRun, ReportWarning
+from bsvi.tables.methods import METHODS, find_label
 
 _ROOM = 26  # letters beside a line or a point of a figure
 _NOT_A_SETTING = {"seed", "seeds", "method", "out", "resume", "device", "threads", "name", "experiment"}
@@ -31,7 +32,7 @@ class Row:
         >>> Row("bsvi-sir", "svi.lr = 0.1", []).label
         'BSVI-k-SIR (svi.lr = 0.1)'
         """
-        name = LABELS.get(self.method, self.method)
+        name = find_label(self.method)
         return f"{name} ({self.variant})" if self.variant else name
 
     @property
@@ -39,8 +40,13 @@ class Row:
         """The label, or where a figure has no room for it the method and the row's number in the list beside the figures."""
         if not self.number:
             return self.label
-        name = LABELS.get(self.method, self.method)
+        name = find_label(self.method)
         return f"{name} [{self.number}]" if len(name) <= _ROOM - 5 else f"[{self.number}]"
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the method is none of the paper's, which has nothing to say about it."""
+        return self.method not in ORDER
 
     def select_scored(self, split: str) -> list[ReportedRun]:
         return [run for run in self.runs if split in run.scores]
@@ -138,7 +144,7 @@ def _make_experiment(name: str, runs: list[ReportedRun]) -> ExperimentRuns:
         if run.own and "seed" not in run.config and (run.method, variant) in rows:
             variant = f"in {run.path.parent}"  # of the same name, but nobody says that it is the same
         rows.setdefault((run.method, variant), []).append(run)
-    order = {method: i for i, method in enumerate(ORDER)}
+    order = {method: i for i, method in enumerate(dict.fromkeys((*ORDER, *METHODS)))}
     ordered = sorted(rows, key=lambda key: (order.get(key[0], len(order)), key))
     warnings += _data_warnings(kept) + _score_warnings(kept)
     known = [run for run in kept if run.method in ORDER]  # beside runs of other methods the paper has nothing to say

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 
 from bsvi.report.experiments import ExperimentRuns, Row
 from bsvi.report.intervals import Interval, crossed_interval, interval_over_seeds
-from bsvi.report.paper import LABELS
 from bsvi.report.runs import ReportedRun, SplitScores, to_number
+from bsvi.tables.methods import find_label
 
 Pair = tuple[ReportedRun, ReportedRun]
 _NO_EXAMPLES = "without values per example"
@@ -105,7 +105,7 @@ def measure_tightness(experiment: ExperimentRuns, k: int = 500, particles: int =
     if measured.interval is None or not known:
         return Measurement(None, measured.note)
     lowest = min(known, key=lambda method: known[method])
-    note = f"lowest for {LABELS.get(lowest, lowest)} ({known[lowest]:+.3f})"
+    note = f"lowest for {find_label(lowest)} ({known[lowest]:+.3f})"
     return Measurement(measured.interval, note)
 
 
@@ -156,10 +156,10 @@ def _find_pairs(
     pairs = _pair_by_seed(runs[0], runs[1])
     if pairs:
         return pairs
-    missing = [LABELS[name] for name, mine in ((method, runs[0]), (other, runs[1])) if not mine]
+    missing = [find_label(name) for name, mine in ((method, runs[0]), (other, runs[1])) if not mine]
     if not missing:
         return "needs a seed in common"
-    unlike = [row.label for row in experiment.left_out if LABELS.get(row.method) in missing]
+    unlike = [row.label for row in experiment.left_out if find_label(row.method) in missing]
     return f"needs runs of {' and '.join(missing)}{' (unlike the others: ' + '; '.join(unlike) + ')' if unlike else ''}"
 
 

@@ -14,19 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from bsvi.tables.methods import METHODS, Look
+
 INK, MUTED, LINE = "#1a1a1b", "#6b6b6c", "#dededf"  # the page replaces these by its own light or dark colours
-# colour on white, colour on dark, line, marker; the colours extend Okabe and Ito's
-_LOOKS = {
-    "vae": ("#5f5f5e", "#b4b4b4", "-", "o"),
-    "iwae": ("#cc79a7", "#e69ac4", "-.", "s"),
-    "svi": ("#009e73", "#35c99f", "-", "^"),
-    "bsvi-ds": ("#56b4e9", "#9ad6f7", ":", "P"),
-    "bsvi": ("#0072b2", "#5aaeea", "-", "D"),
-    "bsvi-pi": ("#4b3fa8", "#aca2f5", "--", "X"),
-    "bsvi-sir": ("#d55e00", "#ff8f50", "-", "v"),
-    "bsvi-sir-pi": ("#b8860b", "#f0c04e", "--", "*"),
-}
-_OTHER = ("#404041", "#d0d0d0", "-", "o")
 _RC: dict[str, Any] = {
     "font.size": 9.5,
     "font.family": ["DejaVu Sans"],
@@ -73,23 +63,18 @@ class ReportFigure:
         self.figure.set_layout_engine("none")
 
 
-@dataclass(frozen=True)
-class Look:
-    """How one method is drawn."""
-
-    colour: str
-    dark: str
-    line: str
-    marker: str
-
-
 def find_look(method: str) -> Look:
     """The method's colours, line and marker.
 
     >>> find_look("bsvi").colour, find_look("my-method").marker
     ('#0072b2', 'o')
     """
-    return Look(*_LOOKS.get(method, _OTHER))
+    return METHODS[method].look if method in METHODS else Look()
+
+
+def find_looks() -> dict[str, Look]:
+    """The methods that have colours of their own."""
+    return {method: row.look for method, row in METHODS.items() if row.look.colour != Look().colour}
 
 
 @contextmanager
@@ -129,8 +114,8 @@ def to_svg(figure: Figure, name: str) -> str:
         svg = svg[:start] + svg[svg.index("</metadata>") + len("</metadata>") :]
     for colour, variable in [(INK, "ink"), (MUTED, "muted"), (LINE, "line")]:
         svg = svg.replace(colour, f"var(--{variable})")
-    for method, (colour, *_) in _LOOKS.items():
-        svg = svg.replace(colour, f"var(--{method})")
+    for method, colours in find_looks().items():
+        svg = svg.replace(colours.colour, f"var(--{method})")
     width, height = (f"{inches * 72:g}" for inches in figure.get_size_inches())
     head, rest = svg.split(">", 1)
     attributes = f'<svg class="figure" viewBox="0 0 {width} {height}" xmlns:xlink="http://www.w3.org/1999/xlink" '
@@ -139,7 +124,7 @@ def to_svg(figure: Figure, name: str) -> str:
 
 def make_palette(dark: bool = False) -> str:
     """The methods' colours as CSS variables."""
-    return "".join(f"--{method}:{entry[int(dark)]};" for method, entry in _LOOKS.items())
+    return "".join(f"--{method}:{own.dark if dark else own.colour};" for method, own in find_looks().items())
 
 
 def label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:

@@ -55,6 +55,8 @@ def make_scores_table(experiment: ExperimentRuns, split: str) -> Table | None:
             line.append(_make_paper_cell(printed, row, score, papers_best))
         cells.append(line)
     notes = [printed.erratum] if printed and printed.erratum else []
+    if (beyond := [row.label for row in rows if row.beyond]) and len(beyond) < len(rows):
+        notes.append(f"Not one of the paper's methods: {', '.join(beyond)}.")
     return Table(
         name=f"{make_slug(experiment.name)}-scores-{split}",
         title=f"{_SETS[split]}, {experiment.name}",

@@ -20,7 +20,6 @@ from bsvi import (
     Uniform,
     draws,
     graphs,
-    methods,
     objective,
     refine,
     responsibilities,
@@ -309,7 +308,7 @@ def last_weight_dropped(mp):
 
 @mutant(check_counts, "svi")
 def k_prime_forgotten(mp):
-    mp.setitem(METHODS, "svi", replace(METHODS["svi"], draws=methods._svi))
+    mp.setitem(METHODS, "svi", replace(METHODS["svi"], draws=METHODS["bsvi"].draws))
 
 
 @mutant(check_counts, "bsvi-ds")

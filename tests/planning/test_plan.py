@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bsvi.training.loop
 from bsvi.cli import main
-from bsvi.commands.plan import METHODS
 from bsvi.data import load
 from bsvi.data.download import find
 from bsvi.experiments.build import build_model, build_objective
@@ -23,10 +22,11 @@ from bsvi.experiments.config import EXPERIMENTS
 from bsvi.nets.flops import convolution_backward_flops
 from bsvi.planning.counting import count, settled
 from bsvi.planning.devices import DEVICES, Kernel, find_device
-from bsvi.planning.pace import TIMED_AS, Pace, Passes, measure
+from bsvi.planning.pace import Pace, Passes, measure
 from bsvi.planning.plan import Evaluation, Seconds, images_of, make_plan
 from bsvi.planning.tally import Tally
 from bsvi.system import runtime
+from bsvi.tables.methods import METHODS
 from bsvi.theta import AllDraws, Recomputed
 from tests.pace import cpu_seconds, slowness
 
@@ -135,7 +135,6 @@ def test_methods_that_are_not_timed_differ_by_their_passes():
     batches = images.valid / 50
     assert looks["vae"] == batches and looks["iwae"] == 10 * batches
     assert looks["svi"] == (10 * 3.0 + 1) * batches and looks["bsvi-ds"] == (9 * 3.0 + 10) * batches
-    assert set(TIMED_AS) == set(METHODS)
     scored = pace.of(DIGITS, images, Evaluation(500, 2500, 100)).evaluation
     assert scored == 2 * (500 * 3.0 + 1 + 32 + 2500)
     smaller = replace(pace, scoring=Passes(forward=0.5, refine=1.0, rows=10))  # the batch that bsvi evaluate takes

@@ -23,6 +23,7 @@ from bsvi.report.tables import (
     make_paper_tables,
     make_scores_table,
 )
+from bsvi.tables.methods import find_label
 from tests.report.made_runs import make_runs
 
 
@@ -70,7 +71,7 @@ def test_the_papers_numbers_stand_beside_with_its_own_bold(experiment):
 
 
 def test_rows_are_in_the_papers_order(experiment):
-    assert [row[0].text for row in make_scores_table(experiment, "test").rows] == [paper.LABELS[m] for m in paper.ORDER]
+    assert [row[0].text for row in make_scores_table(experiment, "test").rows] == [find_label(m) for m in paper.ORDER]
 
 
 def test_the_tightest_estimate_is_bold_unless_tied(experiment):

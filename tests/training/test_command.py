@@ -399,7 +399,7 @@ def test_wrong_words_are_one_line_and_exit_code_2(tmp_path, capsys):
         ("digits", "--optim.learning=3"): "unknown flag --optim.learning; did you mean --optim.",
         ("digits", "--svi.steps", "0"): "steps Input should be greater than or equal to 1 (got 0)",
         ("digits", "--steps", "many"): "many",
-        ("digits", "--method", "bvsi"): "invalid choice 'bvsi'",
+        ("digits", "--method", "bvsi"): "unknown method 'bvsi'; did you mean 'bsvi'?",
         ("digits", "--seed"): "Missing value for argument '--seed'",
         ("digits", "extra"): "extra",
         ("digits", "--config"): "--config needs a TOML file",

@@ -50,7 +50,7 @@ def test_flags_win_over_the_file(tmp_path):
         ("svi = 3", "svi is a table, got 3; write [svi]"),
         ("[svi]\nsteps = 0", "svi.steps = 0: input should be greater than or equal to 1"),
         ('[svi]\nlr = "fast"', "svi.lr = 'fast': input should be a valid number"),
-        ('method = "bvsi"', "method = 'bvsi': input should be 'vae'"),
+        ('method = "bvsi"', "method = 'bvsi': unknown method 'bvsi'; did you mean 'bsvi'?"),
         ("seed = ", "is not TOML"),
     ],
 )
