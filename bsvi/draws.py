@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from torch.utils.checkpoint import checkpoint
 
 from bsvi.examples import Nested, count, repeat, take
-from bsvi.model import Model, Shape, frozen, trainable
+from bsvi.model import Model, Shape, call_with_x, frozen, trainable
 
 T = TypeVar("T")
 REDUCED = (torch.float16, torch.bfloat16)
@@ -68,10 +68,10 @@ def encode(model: Model, x: Nested) -> Tensor:
     return lambda_.float() if lambda_.dtype in REDUCED else lambda_
 
 
-def posterior(model: Model, lambda_: Tensor) -> Distribution:
+def posterior(model: Model, lambda_: Tensor, x: Nested) -> Distribution:
     """q(z; lambda), made in float32 or wider."""
     with full_precision():
-        return model.posterior(lambda_)
+        return call_with_x(model.posterior, lambda_, x)
 
 
 def draw(q: Distribution, samples: int, batch: int) -> Draw:
@@ -110,10 +110,10 @@ def _has_both(family: type) -> bool:
     return depth("rsample_and_log_prob") <= min(depth("rsample"), depth("log_prob"), len(family.__mro__) - 1)
 
 
-def log_prior(model: Model, z: Tensor) -> Float[Tensor, " batch"]:
-    """ln p(z), in float32 or wider."""
+def log_prior(model: Model, z: Tensor, x: Nested) -> Float[Tensor, " batch"]:
+    """ln p(z), in float32 or wider; a conditional one needs a row of x for each of z."""
     with full_precision():
-        return _per_example("log_prior(z)", model.log_prior(z), len(z))
+        return _per_example("log_prior(z)", call_with_x(model.log_prior, z, x), len(z))
 
 
 def log_likelihood(model: Model, x: Nested, z: Tensor, recompute: bool = False) -> Float[Tensor, " batch"]:
@@ -143,8 +143,9 @@ def weigh_draw(model: Model, x: Nested, drawn: Draw, beta: float = 1.0, recomput
     """
     samples, batch = drawn.log_q.shape
     rows = drawn.z.flatten(0, 1)
-    prior = log_prior(model, rows)
-    log_lik = log_likelihood(model, repeat(x, samples), rows, recompute).view(samples, batch)
+    x = repeat(x, samples)
+    prior = log_prior(model, rows, x)
+    log_lik = log_likelihood(model, x, rows, recompute).view(samples, batch)
     log_ratio = prior.view(samples, batch) - drawn.log_q
     return Weighed(drawn.z, log_lik, log_lik + (log_ratio if beta == 1.0 else beta * log_ratio))
 
@@ -166,18 +167,19 @@ def without_zero_weights(
     row = torch.arange(samples * batch, device=bad.device)
     row = torch.where(bad.flatten(), (~bad).flatten().long().argmax(), row)  # a row that has weight
     z, lambda_ = weighed.z.flatten(0, 1)[row], (lambda_.detach() if path_alone else lambda_)[row % batch]
+    rows = take(x, row % batch)
     with full_precision(), frozen(trainable(model) if path_alone else []):
-        log_q = model.posterior(lambda_).log_prob(z)
-    again = weigh_draw(model, take(x, row % batch), Draw(z[None], log_q[None]), beta)
+        log_q = call_with_x(model.posterior, lambda_, rows).log_prob(z)
+    again = weigh_draw(model, rows, Draw(z[None], log_q[None]), beta)
     log_w = torch.where(bad, weighed.log_w.detach(), again.log_w.view(samples, batch))
     return Weighed(weighed.z, torch.where(bad, weighed.log_lik.detach(), again.log_lik.view(samples, batch)), log_w)
 
 
-def closed_form_kl(model: Model, q: Distribution) -> Tensor | None:
+def closed_form_kl(model: Model, q: Distribution, x: Nested) -> Tensor | None:
     """KL(q || p(z)) where the model knows it, else None."""
     kl = getattr(model, "kl", None)
     with full_precision():
-        return None if kl is None else kl(q)
+        return None if kl is None else call_with_x(kl, q, x)
 
 
 class Proposal(Distribution):

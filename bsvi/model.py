@@ -1,9 +1,11 @@
 """The model: four functions of the paper as a protocol, and VAE(encoder, decoder) which supplies them."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from functools import cache
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,8 @@ Shape = torch.Size | list[int] | tuple[int, ...]
 class Model(Protocol):
     """What the library asks of a model; a class of your own with these four methods needs no base class.
 
-    x is a tensor, or a nesting of dicts, tuples and lists of tensors that share their first axis.
+    x is a tensor, or a nesting of dicts, tuples and lists of tensors that share their first axis. Where the family, the prior
+    or the KL depends on x, write ``posterior(lambda_, x)``, ``log_prior(z, x)``, ``kl(q, x)``, where x has a row for each.
 
     Three things are optional. ``kl(q)`` returns the closed-form KL(q || prior), or None where there is none.
     ``parameters()`` is wanted by ``Recomputed`` alone. ``nan_is_missing = True`` lets x hold NaN, which is refused otherwise.
@@ -97,9 +100,10 @@ class VAE(nn.Module):
 
     encoder    ``encoder(x)`` returns (batch, 2 * latent): mean and log-variance of q(z | x)
     decoder    ``decoder(x, z)`` returns ln p(x | z), shape (batch,), so that autoregressive decoders fit
-    posterior  another family: a function of lambda_ that returns a reparameterisable Distribution of batch shape (batch,)
+    posterior  another family: a function of lambda_, or of lambda_ and x, that returns a reparameterisable Distribution of
+               batch shape (batch,)
     prior      another prior than the unit Gaussian: a torch Distribution over one z, or a function (or module, if it is
-               trained or has to move to a GPU) that returns one
+               trained or has to move to a GPU) that returns one; a function of x returns one of batch shape (batch,)
     nan_is_missing  x may hold NaN: encoder and decoder leave out such values
 
     >>> model = VAE(nn.Linear(3, 4), lambda x, z: -(x.sum(-1) - z.sum(-1)).square())
@@ -113,8 +117,8 @@ class VAE(nn.Module):
         self,
         encoder: Callable[[Nested], Tensor],
         decoder: Callable[[Nested, Tensor], Tensor],
-        posterior: Callable[[Tensor], Distribution] = DiagonalGaussian,
-        prior: Distribution | Callable[[], Distribution] | None = None,
+        posterior: Callable[..., Distribution] = DiagonalGaussian,
+        prior: Distribution | Callable[..., Distribution] | None = None,
         nan_is_missing: bool = False,
     ) -> None:
         super().__init__()
@@ -125,32 +129,80 @@ class VAE(nn.Module):
     def encode(self, x: Nested) -> Tensor:
         return self.encoder(x)
 
-    def posterior(self, lambda_: Tensor) -> Distribution:
-        return self.family(lambda_)
+    @property
+    def uses_x(self) -> bool:
+        """Whether the family or the prior depends on x."""
+        own = [name for name in ("posterior", "log_prior", "kl") if getattr(type(self), name) is not getattr(VAE, name)]
+        given = not (self.prior is None or isinstance(self.prior, Distribution)) and takes_x(self.prior, 0)
+        return given or takes_x(self.family) or any(takes_x(getattr(self, name)) for name in own)
 
-    def log_prior(self, z: Tensor) -> Tensor:
+    def posterior(self, lambda_: Tensor, x: Nested = None) -> Distribution:
+        return call_with_x(self.family, lambda_, x)
+
+    def log_prior(self, z: Tensor, x: Nested = None) -> Tensor:
         if self.prior is None:
             z = z.reshape(len(z), -1)  # a scalar latent too
             return -0.5 * z.square().sum(-1).add(z.shape[-1] * LOG_2_PI)
-        return self._prior().log_prob(z)
+        return self._prior(x).log_prob(z)
 
     def log_lik(self, x: Nested, z: Tensor) -> Tensor:
         return self.decoder(x, z)
 
-    def kl(self, q: Distribution) -> Tensor | None:
+    def kl(self, q: Distribution, x: Nested = None) -> Tensor | None:
         """KL(q || p(z)), shape (batch,), or None where no closed form is known."""
         try:
             if self.prior is not None:
-                return kl_divergence(q, self._prior())
+                return kl_divergence(q, self._prior(x))
             cross = 0.5 * (q.variance + q.mean.square() + LOG_2_PI)  # E_q[-ln N(z; 0, I)] needs two moments only
             return cross.reshape(*q.batch_shape, -1).sum(-1) - q.entropy()
         except NotImplementedError:
             return None
 
-    def _prior(self) -> Distribution:
+    def _prior(self, x: Nested) -> Distribution:
         if self.prior is None or isinstance(self.prior, Distribution):
             return self.prior  # type: ignore[return-value]
-        return self.prior()
+        return self.prior(x) if takes_x(self.prior, 0) else self.prior()
+
+
+def call_with_x(function: Callable[..., Any], value: Any, x: Nested) -> Any:
+    """``function(value)``, or ``function(value, x)`` where it asks for x."""
+    return function(value, x) if takes_x(function) else function(value)
+
+
+def takes_x(function: Any, before: int = 1) -> bool:
+    """Whether a function asks for x after ``before`` other arguments: by an argument without a default, or one named x.
+
+    >>> takes_x(lambda z: z), takes_x(lambda z, scale=2.0: z), takes_x(lambda z, covariates: z), takes_x(lambda z, x=None: z)
+    (False, False, True, True)
+    """
+    if isinstance(function, type):
+        return _class_takes_x(function, before)
+    function = function.forward if isinstance(function, nn.Module) else function
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    if not hasattr(plain, "__code__"):  # a partial, an object that can be called, or nothing
+        return _signature_takes_x(function, before)
+    at, names = before + hasattr(function, "__func__"), plain.__code__.co_varnames[: plain.__code__.co_argcount]
+    return len(names) > at and (names[at] == "x" or at < len(names) - len(plain.__defaults__ or ()))
+
+
+def _signature_takes_x(function: Any, before: int) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[before : before + 1]
+    except (TypeError, ValueError):
+        return False
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return any(p.name == "x" or p.default is p.empty for p in named)
+
+
+_class_takes_x = cache(_signature_takes_x)  # asked in every step
+
+
+def uses_x(model: object) -> bool:
+    """Whether the model's family, prior or KL depends on x."""
+    known = getattr(model, "uses_x", None)
+    if known is not None:
+        return known
+    return any(takes_x(getattr(model, name, None)) for name in ("posterior", "log_prior", "kl"))
 
 
 def trainable(model: object) -> list[Tensor]:

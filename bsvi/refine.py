@@ -58,19 +58,19 @@ class Amortized:
         self, model: Model, x: Nested, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
     ) -> Refined:
         lambda_ = encode(model, x)
-        q = posterior(model, lambda_)
+        q = posterior(model, lambda_, x)
         calls, samples = (self.draws, 1) if self.recompute else (1, self.draws)
         buffer, drawn = Buffer(calls, samples), list[Tensor]()
         for _ in range(calls):
             if self.dreg:
                 weighed = weigh_draw(
-                    model, x, path_alone(model, lambda_, draw(q, samples, len(lambda_))), beta, self.recompute
+                    model, x, path_alone(model, x, lambda_, draw(q, samples, len(lambda_))), beta, self.recompute
                 )
             else:
                 weighed = weigh(model, x, q, samples, beta, self.recompute)
             drawn.append(weighed.z)
             buffer.add(lambda_, without_zero_weights(model, x, lambda_, weighed, beta, self.dreg))
-        trajectory = replace(buffer.trajectory(model, beta), samples=1, kept=True)  # every draw is a row of its own
+        trajectory = replace(buffer.trajectory(model, x, beta), samples=1, kept=True)  # every draw is a row of its own
         if self.dreg and self.draws > 1 and torch.is_grad_enabled():
             square_weights(drawn, trajectory.log_w, beta)
         return Refined(trajectory, torch.zeros(len(lambda_), dtype=torch.float64, device=lambda_.device))
@@ -159,7 +159,7 @@ class SVI:
         kept = step.kept and buffer.differentiable
         if not kept:
             buffer.attached.clear()
-        return Refined(replace(buffer.trajectory(model, beta), kept=kept), phi)
+        return Refined(replace(buffer.trajectory(model, x, beta), kept=kept), phi)
 
     @property
     def decoder_calls(self) -> int:
@@ -180,7 +180,7 @@ class SVI:
         for i in range(self.steps):  # l.5
             lambda_ = lambda_.detach().requires_grad_()  # the stop-gradient: theta must not learn through SVI
             with torch.enable_grad():
-                q = posterior(model, lambda_)
+                q = posterior(model, lambda_, x)
                 steering = drawn = draw(q, samples, batch)  # l.6
             steered = weighed = graphs.weigh(i, drawn, steers=not self.double_sampling)  # l.7
             if (
@@ -191,17 +191,17 @@ class SVI:
                 steered = graphs.weigh_apart(steering, steers=True)
             own = [p for p in reached(model, *steering) if p is not lambda_] if i == 0 and training else []
             retain = graphs.keeps(i) and not self.double_sampling
-            g, *others = self.gradients([lambda_, *own], model, q, steering, steered, beta, retain)  # l.8
+            g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta, retain)  # l.8
             shown = weighed if graphs.keeps(i) else weighed.detach()
             yield Step(lambda_.detach(), shown, g, tuple(zip(own, others, strict=True)), graphs.kept)
             lambda_, state = self.ascend(lambda_.detach(), self.clipped(g, q), state)  # l.9
         with torch.no_grad():
-            drawn = draw(posterior(model, lambda_), samples, batch)
+            drawn = draw(posterior(model, lambda_, x), samples, batch)
         weighed = graphs.weigh(self.steps, drawn, steers=False)
         yield Step(lambda_.detach(), weighed, lambda_.new_empty(0), (), graphs.kept)  # no step follows l.11
 
     def gradients(
-        self, of: list[Tensor], model: Model, q: Any, drawn: Draw, weighed: Weighed, beta: float, keep: bool
+        self, of: list[Tensor], model: Model, x: Nested, q: Any, drawn: Draw, weighed: Weighed, beta: float, keep: bool
     ) -> list[Tensor]:
         """The gradient of the examples' ELBOs by lambda and q's own parameters, through the reparameterised draws (eq. 6).
 
@@ -212,7 +212,7 @@ class SVI:
         value, density = weighed.log_w, drawn.log_q
         if self.closed_form_kl:
             with torch.enable_grad():
-                kl = closed_form_kl(model, q)
+                kl = closed_form_kl(model, q, x)
                 if kl is None:
                     name = type(q).__name__
                     raise ValueError(f"closed_form_kl: no KL is known for {name} and this prior; leave it off")

@@ -155,7 +155,7 @@ def resample(z: Tensor, r: Tensor, draws: int) -> Tensor:
 
 def log_p(model: Model, x: Nested, z: Tensor, beta: float) -> Tensor:
     """ln p(x|z) + beta ln p(z), theta's part of ln w, in float64."""
-    return log_likelihood(model, x, z) + beta * log_prior(model, z)
+    return log_likelihood(model, x, z) + beta * log_prior(model, z, x)
 
 
 def carry(value: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bsvi.draws import Weighed, any_true, closed_form_kl, posterior
-from bsvi.model import Model
+from bsvi.examples import Nested
+from bsvi.model import Model, uses_x
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,18 @@ class Buffer:
         """Whether no attached graph leads through a weight of zero: its slope may be infinite, and 0 * inf spoils the rest."""
         return not self.attached or not any_true(~torch.isfinite(self.rows[2]))
 
-    def trajectory(self, model: Model, beta: float) -> Trajectory:
+    def trajectory(self, model: Model, x: Nested, beta: float) -> Trajectory:
         """The draws of all proposals; a weight that is not finite counts as zero."""
         z, log_lik, log_w = self.rows
         kl = (log_lik - log_w) / beta if beta > 0 else torch.full_like(log_w, math.nan)  # ln q(z) - ln p(z) of the draw
         with torch.no_grad():
-            for i in range(0, self.proposals, 16):  # a few at a time: memory must not grow with k
-                closed = closed_form_kl(model, posterior(model, self.lambda_[i : i + 16].flatten(0, 1)))
+            few = 1 if uses_x(model) else 16  # at a time: memory must not grow with k
+            for i in range(0, self.proposals, few):
+                closed = closed_form_kl(model, posterior(model, self.lambda_[i : i + few].flatten(0, 1), x), x)
                 if closed is None:
                     break
-                sixteen = slice(i * self.samples, (i + 16) * self.samples)
-                kl[sixteen] = closed.unflatten(0, (-1, kl.shape[1])).repeat_interleave(self.samples, 0)
+                rows = slice(i * self.samples, (i + few) * self.samples)
+                kl[rows] = closed.unflatten(0, (-1, kl.shape[1])).repeat_interleave(self.samples, 0)
         if self.attached:
             rows = log_w.split(self.samples)
             log_w = torch.cat([self.attached.get(i, row) for i, row in enumerate(rows)])

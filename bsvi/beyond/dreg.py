@@ -10,13 +10,14 @@ from functools import partial
 from torch import Tensor
 
 from bsvi.draws import Draw, full_precision
-from bsvi.model import Model, frozen, trainable
+from bsvi.examples import Nested
+from bsvi.model import Model, call_with_x, frozen, trainable
 
 
-def path_alone(model: Model, lambda_: Tensor, drawn: Draw) -> Draw:
+def path_alone(model: Model, x: Nested, lambda_: Tensor, drawn: Draw) -> Draw:
     """The draws with a ln q that reaches phi through z alone: the score of q, whose mean is zero, is left out."""
     with frozen(trainable(model)), full_precision():
-        return Draw(drawn.z, model.posterior(lambda_.detach()).log_prob(drawn.z))
+        return Draw(drawn.z, call_with_x(model.posterior, lambda_.detach(), x).log_prob(drawn.z))
 
 
 def square_weights(drawn: list[Tensor], log_w: Tensor, beta: float) -> None:

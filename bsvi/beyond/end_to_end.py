@@ -92,7 +92,7 @@ class EndToEnd(nn.Module):
         phi = torch.zeros(len(lambda_0), dtype=torch.float64, device=lambda_0.device)
         if not self.encoder:
             phi = phi + ((lambda_0 - lambda_0.detach()) * finite(slope.detach())).sum(-1)
-        trajectory = replace(buffer.trajectory(model, beta), kept=not theta)
+        trajectory = replace(buffer.trajectory(model, x, beta), kept=not theta)
         return Refined(trajectory, phi)
 
     def unroll(
@@ -130,21 +130,21 @@ class EndToEnd(nn.Module):
         """Draw and weigh at lambda_i, and step to lambda_{i+1}; at the last proposal no step follows."""
         training, svi = torch.is_grad_enabled(), self.svi
         if i == svi.steps:
-            drawn = draw(posterior(model, lambda_), svi.samples, len(lambda_))
+            drawn = draw(posterior(model, lambda_, x), svi.samples, len(lambda_))
             with frozen(theta):
                 return Taken(weigh_draw(model, x, drawn, beta), lambda_, state, torch.zeros_like(lambda_))
         twice = training and self.second_order and not self.finite_difference
         with torch.enable_grad(), uncompiled() if twice else nullcontext():
             at = lambda_ if lambda_.requires_grad and training else lambda_.detach().requires_grad_()
-            q = posterior(model, at)
+            q = posterior(model, at, x)
             frozen_now = theta if training else trainable(model)
 
             def steer(at: Tensor, q: Any = None) -> tuple[Draw, Weighed, Tensor]:
-                q = posterior(model, at) if q is None else q
+                q = posterior(model, at, x) if q is None else q
                 drawn = draw(q, svi.samples, len(lambda_))
                 with frozen(frozen_now):
                     weighed = weigh_draw(model, x, drawn, beta)
-                return drawn, weighed, self.value(model, q, weighed, beta)
+                return drawn, weighed, self.value(model, x, q, weighed, beta)
 
             noise = Noise(lambda_.device) if training and self.second_order and self.finite_difference else None
             _, weighed, value = steer(at, q)
@@ -164,13 +164,13 @@ class EndToEnd(nn.Module):
         following, state = self.update(i, lambda_, finite(g), state, q)
         return Taken(weighed, following, state, g)
 
-    def value(self, model: Model, q: Any, weighed: Weighed, beta: float) -> Tensor:
+    def value(self, model: Model, x: Nested, q: Any, weighed: Weighed, beta: float) -> Tensor:
         """What the step climbs, (batch,): the examples' ELBOs, by the sampled or the closed-form KL."""
         log_w = weighed.log_w.detach()
         share = torch.where(log_w.abs() < math.inf, self.svi.share(log_w), 0.0)
         climbed = weighed.log_w
         if self.svi.closed_form_kl:
-            kl = closed_form_kl(model, q)
+            kl = closed_form_kl(model, q, x)
             if kl is None:
                 raise ValueError(f"closed_form_kl: no KL is known for {type(q).__name__} and this prior; leave it off")
             climbed = weighed.log_lik - beta * kl

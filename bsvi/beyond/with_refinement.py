@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.draws import encode
-from bsvi.model import Model
+from bsvi.examples import Nested
+from bsvi.model import Model, call_with_x, uses_x
 
 
 class WithRefinement(nn.Module):
@@ -35,19 +36,23 @@ class WithRefinement(nn.Module):
         except AttributeError:
             return getattr(self.model, name)
 
-    def encode(self, x: Tensor, model: Model | None = None) -> Tensor:
+    @property
+    def uses_x(self) -> bool:
+        return uses_x(self.model)
+
+    def encode(self, x: Nested, model: Model | None = None) -> Tensor:
         """lambda_k of the trained refinement; ``model`` may be the same one with noise of its own."""
         model = self.model if model is None else model
         with torch.no_grad():
             return self.refinement.last(model, x, encode(self.model, x))
 
-    def posterior(self, lambda_: Tensor) -> Any:
-        return self.model.posterior(lambda_)
+    def posterior(self, lambda_: Tensor, x: Nested = None) -> Any:
+        return call_with_x(self.model.posterior, lambda_, x)
 
-    def log_prior(self, z: Tensor) -> Tensor:
-        return self.model.log_prior(z)
+    def log_prior(self, z: Tensor, x: Nested = None) -> Tensor:
+        return call_with_x(self.model.log_prior, z, x)
 
-    def log_lik(self, x: Tensor, z: Tensor) -> Tensor:
+    def log_lik(self, x: Nested, z: Tensor) -> Tensor:
         return self.model.log_lik(x, z)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bsvi.checks.hidden import METHODS, VAES, check_nothing_hidden
 from bsvi.checks.identity import is_plain
-from bsvi.draws import encode
+from bsvi.draws import encode, posterior
 from bsvi.examples import Nested, count, first, take, tensors
 
 ROWS = 8  # examples that are tried
@@ -83,7 +83,7 @@ def _try_twice(model: Any, x: Nested, z: Tensor | None) -> None:
     others = torch.arange(count(x), device=first(x).device)
     others[half:] = 0  # in place of the second half of the examples, the first one again
     try:
-        z = model.posterior(encode(model, x)).sample() if z is None else z.detach()
+        z = posterior(model, encode(model, x), x).sample() if z is None else z.detach()
         once, beside = model.log_lik(x, z), model.log_lik(take(x, others), z[others])
         alike = same(once[:half], beside[:half])
         again = once if alike else model.log_lik(x, z)

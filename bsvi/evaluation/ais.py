@@ -17,6 +17,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
+from bsvi.draws import log_prior, posterior
 from bsvi.evaluation.diagnostics import Tally
 from bsvi.evaluation.evaluate import check_at_least_1, cut_into_chunks, encode_detached
 from bsvi.evaluation.hmc import Coordinates, Path, PriorPath, move_chains
@@ -24,9 +25,10 @@ from bsvi.evaluation.noise import Noise, NoiseStream
 from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, Pick, count, first, take
-from bsvi.model import Model
+from bsvi.model import Model, takes_x
 from bsvi.refine import whole
 
+Prior = Distribution | Callable[..., Distribution]
 START, MOVE = 20, 21  # streams of the chains' noise; the pilots have the next two
 _PILOT = 2
 _TARGET, _RATE = 0.65, 0.1  # the acceptance that HMC works best at, and how fast the pilots' step follows it
@@ -68,7 +70,7 @@ def ais(
     temperatures: int = 500,
     leapfrog: int = 10,
     seed: int = 0,
-    prior: Distribution | None = None,
+    prior: Prior | None = None,
     reverse: Callable[[Nested, int], Tensor] | None = None,
     pilots: int = 4,
     chunk: int | None = None,
@@ -81,7 +83,8 @@ def ais(
 
     temperatures  intermediate distributions, on a sigmoid schedule: more of them, a tighter bound
     leapfrog      gradient steps per move; one move per temperature
-    prior         the distribution of one z, to draw from; found by itself for a unit Gaussian and for VAE(prior=...)
+    prior         the distribution of one z, to draw from; found by itself for a unit Gaussian and for VAE(prior=...);
+                  or a function of x that returns one for each example, of batch shape (batch,)
     reverse       a function of (x, chains) that returns exact samples of p(z|x), (chains, batch, latent): upper bound
     pilots        extra chains that choose the step size of each temperature, for each example, and are then thrown away:
                   a step size taken from the weighed chains' own past would bias their weights
@@ -105,8 +108,8 @@ def ais(
     betas = betas if reverse is None else betas[::-1]
 
     def anneal_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
-        shape = model.posterior(encode_detached(model, x)).event_shape
-        source = find_prior(model, prior) if reverse is not None else resolve_prior(model, x, shape, prior)
+        shape = posterior(model, encode_detached(model, x), x).event_shape
+        source = find_prior(model, x, prior) if reverse is not None else resolve_prior(model, x, shape, prior)
         device = first(x).device
         coordinates = Coordinates.of(source, device)
         path = PriorPath(model, x, coordinates)
@@ -118,7 +121,8 @@ def ais(
                 sample = (
                     source.rsample if source.has_rsample else source.sample
                 )  # rsample's noise can always be replaced
-                z = stream.draw(lambda: sample(torch.Size((rows, count(x)))), rows).detach()
+                size = (rows,) if source.batch_shape else (rows, count(x))
+                z = stream.draw(lambda: sample(torch.Size(size)), rows).detach()
             return coordinates.u(z)
 
         begin = NoiseStream(seed, START + _PILOT, names)
@@ -211,28 +215,35 @@ def make_schedule(temperatures: int) -> list[float]:
     return [0.0, *((value - ends[0]) / (ends[1] - ends[0]) for value in sigmoid[1:-1]), 1.0]
 
 
-def find_prior(model: Model, prior: Distribution | None) -> Distribution | None:
-    """The prior given, or VAE's own: a distribution, or a function or module that returns one."""
+def find_prior(model: Model, x: Nested, prior: Prior | None) -> Distribution | None:
+    """The prior given, or VAE's own: a distribution, or a function or module, perhaps of x, that returns one."""
     own = getattr(model, "prior", None) if prior is None else prior
-    own = own() if callable(own) and not isinstance(own, Distribution) else own
+    if callable(own) and not isinstance(own, Distribution):
+        own = own(x) if takes_x(own, 0) else own()
+    if isinstance(own, Distribution) and own.batch_shape not in ((), (count(x),)):
+        raise ValueError(
+            f"the prior must be a distribution of one z, or of each of the {count(x)} examples, got batch shape "
+            f"{tuple(own.batch_shape)}; wrap it in torch.distributions.Independent(..., 1)"
+        )
     return own if isinstance(own, Distribution) else None
 
 
-def resolve_prior(model: Model, x: Nested, shape: torch.Size, prior: Distribution | None) -> Distribution:
-    """A distribution of one z that can be drawn from and is the model's prior: checked, not believed."""
-    prior = find_prior(model, prior)
-    if prior is None:
+def resolve_prior(model: Model, x: Nested, shape: torch.Size, prior: Prior | None) -> Distribution:
+    """A distribution of one z, or of each example's, that can be drawn from and is the model's prior: checked, not believed."""
+    found = find_prior(model, x, prior)
+    if found is None:
         zeros = torch.zeros(shape, dtype=encode_detached(model, take(x, slice(1))).dtype, device=first(x).device)
-        prior = Independent(Normal(zeros, zeros + 1.0), len(shape))
+        found = Independent(Normal(zeros, zeros + 1.0), len(shape))
     device = first(x).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        z = prior.sample(torch.Size((3,)))
-    if not torch.allclose(prior.log_prob(z).double(), model.log_prior(z).double(), rtol=1e-3, atol=1e-3):
+        z = found.sample(torch.Size(() if found.batch_shape else (3,)))
+    some = take(x, torch.arange(len(z)) % count(x))
+    if not torch.allclose(found.log_prob(z).double(), log_prior(model, z, some).double(), rtol=1e-3, atol=1e-3):
         raise ValueError(
             "ais must draw from the prior, and model.log_prior is not the density of "
-            f"{'the unit Gaussian' if prior.__class__ is Independent else type(prior).__name__}; give prior=..."
+            f"{'the unit Gaussian' if found.__class__ is Independent else type(found).__name__}; give prior=..."
         )
-    return prior
+    return found
 
 
 def check_draws(z: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -97,7 +97,7 @@ class GaussianPath:
         x = self.rows.repeat(len(v))
         with torch.set_grad_enabled(gradient):
             z = self.coordinates.z(u)
-            value = log_likelihood(self.model, x, z) + log_prior(self.model, z) + self.coordinates.log_volume(u, z)
+            value = log_likelihood(self.model, x, z) + log_prior(self.model, z, x) + self.coordinates.log_volume(u, z)
         slope = slope_of(value, u) if gradient else torch.zeros_like(u)
         value = value.detach().double().masked_fill(~fine, torch.nan).view(v.shape[:2]) + self.log_det
         return value, self.base.pull_back(slope.detach().view(v.shape))

@@ -16,8 +16,8 @@ from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, ExampleTable, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score, Scores
-from bsvi.examples import Nested, Pick, tensors
-from bsvi.model import Model
+from bsvi.examples import Nested, Pick, repeat, tensors
+from bsvi.model import Model, uses_x
 from bsvi.refine import SVI, whole
 
 SCORES = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")
@@ -122,13 +122,15 @@ def split_elbo(model: Model, x: Nested, lambda_: Tensor, draws: int, chunk: int 
     """
     log_lik = log_ratio = torch.zeros(len(lambda_), dtype=torch.float64, device=lambda_.device)
     with torch.no_grad():
-        q = posterior(model, lambda_)
+        q = posterior(model, lambda_, x)
         for rows in cut_into_chunks(draws, x, chunk):
             drawn = draw(q, rows, len(lambda_))
             log_lik = log_lik + weigh_draw(model, x, drawn).log_lik.sum(0)
-            log_p = log_prior(model, drawn.z.flatten(0, 1)).view_as(drawn.log_q)
+            log_p = log_prior(model, drawn.z.flatten(0, 1), repeat(x, rows) if uses_x(model) else x).view_as(
+                drawn.log_q
+            )
             log_ratio = log_ratio + (drawn.log_q - log_p).double().sum(0)
-        kl = closed_form_kl(model, q)
+        kl = closed_form_kl(model, q, x)
     kl = log_ratio / draws if kl is None else kl.double()
     reconstruction = -log_lik / draws
     return {"elbo": -(reconstruction + kl), "kl": kl, "reconstruction": reconstruction}
@@ -148,7 +150,7 @@ def tally_draws(model: Model, x: Nested, lambda_: Tensor, counts: tuple[int, ...
     draws = max(counts)
     tally = Tally(draws, marks=(*counts, half(draws)))
     with torch.no_grad():
-        q = posterior(model, lambda_)
+        q = posterior(model, lambda_, x)
         for rows in cut_into_chunks(draws, x, chunk):
             tally.add(weigh(model, x, q, rows).log_w)
     return tally

@@ -22,7 +22,7 @@ from torch.distributions import (
 )
 
 from bsvi.examples import Nested, repeat
-from bsvi.model import Model
+from bsvi.model import Model, call_with_x
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class PriorPath:
         with torch.enable_grad():
             made = coordinates.z(rows)
             z = made.detach().requires_grad_()
-            log_lik, log_prior = self.model.log_lik(x, z), self.model.log_prior(z)
+            log_lik, log_prior = self.model.log_lik(x, z), call_with_x(self.model.log_prior, z, x)
             slopes = coordinates.pull_back(rows, made, (slope_of(log_lik, z), slope_of(log_prior, z)))
             log_jacobian, bend = coordinates.log_jacobian(rows, made)
         values = (log_lik.detach().double(), log_prior.detach().double() + log_jacobian)

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from bsvi.draws import Proposal, T, closed_form_kl
-from bsvi.model import Model
+from bsvi.examples import Nested
+from bsvi.model import Model, call_with_x, uses_x
 
 _WORD = 2**64 - 1
 
@@ -150,11 +151,15 @@ class KeyedModel:
         self.model, self.stream = model, NoiseStream(seed, stream, ids)
         self.encode, self.log_prior, self.log_lik = model.encode, model.log_prior, model.log_lik
 
-    def posterior(self, lambda_: Tensor) -> Proposal:
-        return Proposal(self.model.posterior(lambda_), self.stream)
+    def posterior(self, lambda_: Tensor, x: Nested = None) -> Proposal:
+        return Proposal(call_with_x(self.model.posterior, lambda_, x), self.stream)
 
-    def kl(self, q: Proposal) -> Tensor | None:
-        return closed_form_kl(self.model, q.q)
+    def kl(self, q: Proposal, x: Nested = None) -> Tensor | None:
+        return closed_form_kl(self.model, q.q, x)
+
+    @property
+    def uses_x(self) -> bool:
+        return uses_x(self.model)
 
 
 _MAKE = {torch.randn: "normal", torch.rand: "uniform"}

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
-from bsvi.evaluation.ais import Annealed, anneal, check_draws, find_prior, list_nonfinite, make_schedule
+from bsvi.draws import posterior
+from bsvi.evaluation.ais import Annealed, Prior, anneal, check_draws, find_prior, list_nonfinite, make_schedule
 from bsvi.evaluation.base_density import (
     WIDEST,
     GaussianPath,
@@ -115,7 +115,7 @@ def refine_anneal(
     passes: int = 1000,
     budget: Budget | None = None,
     seed: int = 0,
-    prior: Distribution | None = None,
+    prior: Prior | None = None,
     reverse: Callable[[Nested, int], Tensor] | None = None,
     chunk: int | None = None,
     store: str | PathLike[str] | None = None,
@@ -145,7 +145,7 @@ def refine_anneal(
         refined = refine(model, x, names, passes if budget is None else budget, seed, prior, chunk)
         z = None
         if reverse is not None:
-            chains, shape = refined.budget.chains, model.posterior(encode_detached(model, x)).event_shape
+            chains, shape = refined.budget.chains, posterior(model, encode_detached(model, x), x).event_shape
             drawn = NoiseStream(seed, EXACT, names).draw(lambda: reverse(x, chains), chains)
             z = check_draws(drawn, (chains, count(x), *shape)).to(first(x).device)
         return weigh_chains(refined, names, seed, chunk, z)
@@ -176,12 +176,12 @@ def refine(
     ids: Tensor,
     asked: int | Budget,
     seed: int,
-    prior: Distribution | None = None,
+    prior: Prior | None = None,
     chunk: int | None = None,
 ) -> Refined:
     """The base density and the step sizes of every example, by a climb, its curvature, and pilots."""
-    q = KeyedModel(model, seed, MOMENT, ids).posterior(encode_detached(model, x))
-    source = find_prior(model, prior)
+    q = KeyedModel(model, seed, MOMENT, ids).posterior(encode_detached(model, x), x)
+    source = find_prior(model, x, prior)
     coordinates = Coordinates.of(q.q if source is None else source, first(x).device)
     with torch.no_grad():
         start, shape = match_moments(q, count(x), coordinates)

@@ -88,7 +88,7 @@ def count_latents(model: Any, estimate: Estimate, team: Team = ALONE) -> dict[st
         with torch.no_grad():
             mean = model.posterior(team.gather(estimate.trajectory.lambda_[-1])).mean
             mean = mean.reshape(len(mean), -1)  # a scalar latent too
-    except (NotImplementedError, AttributeError):
+    except (NotImplementedError, AttributeError, TypeError):  # TypeError: a family that needs x
         return {}
     if len(mean) < 2:
         return {}

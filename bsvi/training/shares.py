@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from bsvi.draws import Proposal, T, closed_form_kl
 from bsvi.examples import Nested, count, each
-from bsvi.model import Model
+from bsvi.model import Model, call_with_x, uses_x
 from bsvi.objectives import BadInput, Estimate, Objective
 from bsvi.theta import ThetaRule
 from bsvi.trajectory import Trajectory
@@ -139,8 +139,8 @@ class SharedModel:
         with self.enter(0):
             return self.model.encode(x)
 
-    def posterior(self, lambda_: Tensor) -> Proposal:
-        return Proposal(self.model.posterior(lambda_), self)
+    def posterior(self, lambda_: Tensor, x: Nested = None) -> Proposal:
+        return Proposal(call_with_x(self.model.posterior, lambda_, x), self)
 
     def draw(self, sampler: Callable[[], T], rows: int) -> T:
         """What Proposal asks for: (draws, batch, ...), with the noise of this part."""
@@ -158,8 +158,12 @@ class SharedModel:
         finally:
             self.inside.__enter__()
 
-    def kl(self, q: Proposal) -> Tensor | None:
-        return closed_form_kl(self.model, q.q)
+    def kl(self, q: Proposal, x: Nested = None) -> Tensor | None:
+        return closed_form_kl(self.model, q.q, x)
+
+    @property
+    def uses_x(self) -> bool:
+        return uses_x(self.model)
 
 
 @dataclass(frozen=True)

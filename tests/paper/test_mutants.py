@@ -288,20 +288,20 @@ def most_likely_index_instead_of_a_random_one(mp):
 
 @mutant(check_counts, "bsvi")
 def first_weight_dropped(mp):
-    def trajectory_(original, self, model, beta):
+    def trajectory_(original, self, model, x, beta):
         self.rows, self.lambda_, self.proposals = [row[1:] for row in self.rows], self.lambda_[1:], self.proposals - 1
         self.attached = {}
-        return original(self, model, beta)
+        return original(self, model, x, beta)
 
     wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
 
 
 @mutant(check_counts, "bsvi")
 def last_weight_dropped(mp):
-    def trajectory_(original, self, model, beta):
+    def trajectory_(original, self, model, x, beta):
         self.rows, self.lambda_, self.proposals = [row[:-1] for row in self.rows], self.lambda_[:-1], self.proposals - 1
         self.attached = {}
-        return original(self, model, beta)
+        return original(self, model, x, beta)
 
     wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
 
@@ -332,11 +332,11 @@ def draws_that_failed_are_forgotten(mp):
 def rows_with_a_graph_are_found_by_count(mp):
     """Without parameters the last draw has no graph, and the others are put one place too late."""
 
-    def trajectory_(original, self, model, beta):
+    def trajectory_(original, self, model, x, beta):
         if 0 < len(self.attached) < self.proposals:
             rows = [self.rows[2][: self.samples], *self.attached.values()]
             self.attached = dict(enumerate(rows))
-        return original(self, model, beta)
+        return original(self, model, x, beta)
 
     wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
     mp.setattr(graphs, "reached", lambda model, *values: [*values])  # keep graphs to z
@@ -358,7 +358,7 @@ def the_bound_leaks_into_the_familys_own_parameters(mp):
     def weigh_apart(self, drawn, steers, keep=False):
         return draws.weigh_draw(self.model, self.x, drawn, self.beta)
 
-    def gradients(self, of, model, q, drawn, weighed, beta, keep):
+    def gradients(self, of, model, x, q, drawn, weighed, beta, keep):
         return torch.autograd.grad(weighed.log_w.sum(), of, retain_graph=True, allow_unused=True)
 
     mp.setattr(graphs.Graphs, "weigh_apart", weigh_apart)
