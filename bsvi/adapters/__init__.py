@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bsvi.adapters.from_pyro import pyro
     from bsvi.adapters.from_pythae import pythae
     from bsvi.adapters.from_scvi import scvi
 
-_HOME = {"pythae": "from_pythae", "scvi": "from_scvi"}
+_HOME = {"pyro": "from_pyro", "pythae": "from_pythae", "scvi": "from_scvi"}
 
-__all__ = ["pythae", "scvi"]
+__all__ = ["pyro", "pythae", "scvi"]
 
 
 def __getattr__(name: str) -> Any:
