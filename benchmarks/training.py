@@ -26,8 +26,7 @@ import bsvi
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import EXPERIMENTS, Experiment
 from bsvi.runs.folder import Run
-from bsvi.training.health import Meter
-from bsvi.training.state import ValidationHistory, capture
+from bsvi.training.state import Best, TrainingState
 from bsvi.training.watch import Screen
 
 MLP = EXPERIMENTS["digits"].net.model_copy(update={"kind": "mlp"})
@@ -109,17 +108,17 @@ def measure(name: str, rounds: int, folder: Path) -> dict[str, dict[str, float]]
 def saving(settings: Experiment, shape: tuple[int, int, int], folder: Path, times: int = 9) -> dict[str, float]:
     """Seconds of capturing and saving a whole state with its best weights, fsync and all."""
     model, objective, _ = make(settings, shape)
-    optimizer = torch.optim.Adam([*model.parameters(), *objective.parameters()], lr=1e-3, amsgrad=True)
+    state = TrainingState(model, objective)
     for parameter in model.parameters():  # moments without a step, which would take long at the paper's size
         parameter.grad = torch.randn_like(parameter)
-    optimizer.step()
-    best = {name: value.clone() for name, value in model.state_dict().items()}
+    state.optimizer.step()
+    state.best = Best.of(model, objective)
     seconds = []
     with Run(folder) as run:
         for step in range(times):
             start = time.perf_counter()
             run.log({"step": step})
-            if not run.save(step, *capture(model, objective, optimizer, Meter(), ValidationHistory(), 0.0, best)):
+            if not run.save(step, *state.capture()):
                 raise SystemExit(f"saving failed: {run.warnings}")
             seconds.append(time.perf_counter() - start)
         size = run.checkpoints()[0].stat().st_size

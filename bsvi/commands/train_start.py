@@ -101,7 +101,7 @@ def check_unclaimed(run: Run, built: "BuiltExperiment", begun: bool) -> None:
 
 def find_fork(run: Run, source: Run, built: "BuiltExperiment") -> "Found":
     """The newest whole checkpoint of another run, which fits these networks."""
-    from bsvi.training.state import check_fit, make_optimizer, size_limit
+    from bsvi.training.state import TrainingState, size_limit
 
     if source.folder.resolve() == run.folder.resolve():
         raise RunError(f"--fork {run.folder} is the run itself; name a new folder")
@@ -110,8 +110,7 @@ def find_fork(run: Run, source: Run, built: "BuiltExperiment") -> "Found":
         raise RunError(
             f"{source.folder} has no checkpoint to fork from; name a run that has one with --out or --resume"
         )
-    objective = built.objective_at(found[1]["step"])
-    check_fit(found[0], built.model, objective, make_optimizer(built.model, objective))
+    TrainingState(built.model, built.objective_at(found[1]["step"])).check_fit(found[0])
     return found
 
 
@@ -123,8 +122,7 @@ def take_weights(source: Run, built: "BuiltExperiment") -> "tuple[Found, str, in
     import torch
 
     from bsvi.experiments.trained import load_trained
-    from bsvi.training.health import Meter
-    from bsvi.training.state import Best, ValidationHistory, capture, check_fit, make_optimizer
+    from bsvi.training.state import TrainingState
 
     with torch.random.fork_rng(devices=[built.device] if built.device.type == "cuda" else []):
         trained = load_trained(source.folder, built.device)  # which draws from the random state
@@ -134,12 +132,11 @@ def take_weights(source: Run, built: "BuiltExperiment") -> "tuple[Found, str, in
             f"{source.folder} was trained on other images (data hash {theirs[:12]}, here {ours[:12]}); "
             "--from takes weights of the same data"
         )
-    objective = built.objective_at(0)
-    optimizer = make_optimizer(built.model, objective)
-    tensors, scalars = capture(built.model, objective, optimizer, Meter(), ValidationHistory(), 0.0, Best())
+    state = TrainingState(built.model, built.objective_at(0))
+    tensors, scalars = state.capture()
     tensors = {name: value for name, value in tensors.items() if not name.startswith("model.")}
     tensors |= {f"model.{name}": value for name, value in trained.model.state_dict().items()}
-    check_fit(tensors, built.model, objective, optimizer)
+    state.check_fit(tensors)
     return (tensors, {**scalars, "step": 0, "metrics_end": 0}), trained.experiment.method, trained.step
 
 

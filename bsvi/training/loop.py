@@ -1,41 +1,22 @@
 """The training loop, from top to bottom: validate, anneal, estimate, backward, clip, step, log, save, stop."""
 
 import math
-import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bsvi.examples import Pick, unpack
-from bsvi.model import Model
 from bsvi.objectives import BadInput, Objective
 from bsvi.runs.folder import Run, RunError
+from bsvi.system.clock import Stopwatch
 from bsvi.system.signals import Signals
-from bsvi.training.health import (
-    ALONE,
-    Meter,
-    NotFinite,
-    average_batch,
-    check_batch,
-    find_problem,
-    list_problems,
-    step_sizes,
-)
-from bsvi.training.phases import Phase, check_phases, hand_over, phase_of
-from bsvi.training.state import (
-    Best,
-    State,
-    ValidationHistory,
-    capture,
-    find_infinite,
-    make_optimizer,
-    restore,
-    size_limit,
-)
+from bsvi.training.health import ALONE, NotFinite, average_batch, check_batch, find_problem, step_sizes
+from bsvi.training.journal import Journal, Watcher
+from bsvi.training.phases import Phase, check_phases, name_of, phase_of
+from bsvi.training.state import Best, State, TrainingState, size_limit
 from bsvi.training.streams import BatchStream, start_at, take_next
 from bsvi.training.team import Team
 from bsvi.training.validation import VALIDATION_SEED as VALIDATION_SEED
@@ -74,20 +55,6 @@ class Result:
         return self.stopped in ("steps", "early")
 
 
-class Watcher:
-    """What sees the training: prints nothing. bsvi.training.watch has one for terminals."""
-
-    def start(self, step: int) -> None: ...
-
-    def train(self, line: dict[str, Any]) -> None: ...
-
-    def step(self, step: int) -> None: ...
-
-    def valid(self, line: dict[str, Any], model: Model, batch: Any) -> None: ...
-
-    def say(self, line: str) -> None: ...
-
-
 def train(
     model: Any,
     objective: Objective | list[Phase],
@@ -116,7 +83,7 @@ def train(
     team     the processes that do this together (``join_processes`` of distributed), each with its equal share of every training
              batch, the whole of ``valid``, and the same model; the first one alone writes, prints and reads checkpoints
 
-    >>> import bsvi
+    >>> import bsvi, torch
     >>> class Decoder(torch.nn.Bilinear):
     ...     def forward(self, x, z):
     ...         return -super().forward(x, z).square().sum(-1)
@@ -131,121 +98,93 @@ def train(
     if isinstance(objective, list):
         check_phases(phases, settings.steps)
     check_made(phases)
-    meter, looks = Meter(), ValidationHistory()
-    step, before = 0, 0.0
-    best = Best()
+    journal = Journal(run, watcher)
     saved = team.run_on_first(
         lambda: run.load(size_limit(model, phases[-1].objective)) if isinstance(run, Run) else None
     )
     stream = start_at(batches, saved[1]["step"] if saved else 0)  # first, as loaders draw from the random state
     phase = phase_of(phases, saved[1]["step"] if saved else 0)
-    optimizer: torch.optim.Optimizer = make_optimizer(model, phase.objective, settings.lr)
+    state = TrainingState(model, phase.objective, settings.lr)
     if saved is not None:
-        step, before, best = restore(saved, model, phase.objective, optimizer, meter, looks)
-        older = "; pi of the best step is not in this older checkpoint" if best.lacks_pi(phase.objective) else ""
-        say_and_log(run, watcher, f"resumed at step {step}{older}")
-    watcher.start(step)
+        state.restore(saved)
+        older = "; pi of the best step is not in this older checkpoint" if state.best.lacks_pi(phase.objective) else ""
+        journal.say(f"resumed at step {state.step}{older}")
+    watcher.start(state.step)
     if not model.training:
         model.train()  # else as it is: the user may have put a part of it into eval mode
     bound_of = team.make_bound(model, phase.objective)
-    start = last_save = time.monotonic()
+    state.watch, since_save = Stopwatch(state.watch.before), Stopwatch()
     unsaved, stopped = False, ""
-    at_first = find_infinite(model.state_dict())  # buffers may hold infinity on purpose, as masks do
-
-    def state() -> State:
-        """Everything there is to save; raises NotFinite where it is spoilt, as no checkpoint may hold that."""
-        tensors, scalars = capture(
-            model, phase.objective, optimizer, meter, looks, before + time.monotonic() - start, best
-        )
-        bad = find_infinite(tensors) - {f"{part}.{name}" for part in ("model", "best") for name in at_first} - {"meter"}
-        if bad:
-            raise NotFinite(f"step {step}: {', '.join(sorted(bad)[:5])} not finite, so not saved; lower optim.lr")
-        return tensors, scalars
 
     with team.guard(), Signals() as signals:
         while not stopped:
-            say_and_log(run, watcher)
-            named = {"phase": phase.name} if len(phases) > 1 else {}
-            over = step >= phase.last
-            last = over and phase is phases[-1]
-            if valid is not None and looks.latest < step and (over or step % settings.valid_every == 0):
-                found = validate(model, phase.objective, valid, step, signals, team, batch, ids)
+            journal.say()
+            over = state.step >= phase.last
+            due = over or state.step % settings.valid_every == 0
+            if valid is not None and due and state.looks.latest < state.step:
+                found = validate(model, phase.objective, valid, state.step, signals, team, batch, ids)
                 if found is None:  # a signal: it is looked at when the run is taken up again
                     stopped = team.agree_to_stop(signals.received)
                     break
                 bound, first = found
-                improved, unsaved = looks.take(step, bound), True
-                if improved:
-                    best = Best.of(model, phase.objective)
-                    if run is not None:
-                        run.save_model(best.to_model_file(phase is phases[-1]), config or {}, step)
-                seconds = before + time.monotonic() - start
-                line = {"split": "valid", "step": step, "seconds": seconds, "bound": bound, "best": improved, **named}
-                if run is not None:
-                    run.log(line)
-                watcher.valid(line, model, first)
-                odd = f"step {step}: the validation bound is not finite: an image has no draw with a finite weight"
-                say_and_log(run, watcher, *([] if math.isfinite(bound) else [odd]))
+                improved, unsaved = state.look(bound), True
+                if improved and run is not None:
+                    run.save_model(state.best.to_model_file(phase is phases[-1]), config or {}, state.step)
+                line = state.line("valid", bound=bound, best=improved) | name_of(phase, phases)
+                journal.valid(line, model, first)
 
-            if last or (phase is phases[-1] and looks.is_exhausted(settings.patience)):
-                stopped = "steps" if last else "early"
+            if phase is phases[-1] and (over or state.looks.is_exhausted(settings.patience)):
+                stopped = "steps" if over else "early"
                 break
             if over:
-                phase = phase_of(phases, step + 1)
-                optimizer = hand_over(optimizer, model, phase.objective)
+                phase = phase_of(phases, state.step + 1)
+                state.hand_over(phase.objective)
                 bound_of = team.make_bound(model, phase.objective)
-                best, named = looks.begin_anew(), {"phase": phase.name}
 
-            x, names = unpack(take_next(stream, step), batch, ids)
-            beta = anneal_beta(settings, step)
+            x, names = unpack(take_next(stream, state.step), batch, ids)
+            beta = anneal_beta(settings, state.step)
             try:
                 estimate = bound_of(x, beta)
             except BadInput:
-                check_batch(step + 1, x, names, model)  # says which ids
+                check_batch(state.step + 1, x, names, model)  # says which ids
                 raise
-            optimizer.zero_grad(set_to_none=True)
+            state.optimizer.zero_grad(set_to_none=True)
             estimate.loss.backward()
             clipped = [*model.parameters(), *inference_parameters(phase.objective)]
             norm = nn.utils.get_total_norm([p.grad for p in clipped if p.grad is not None])
             problem = find_problem(estimate, norm, model, phase.objective, x, names)
-            asked = signals.received or ("time" if time.monotonic() - start > settings.time_limit else "")
+            asked = signals.received or ("time" if state.watch.here > settings.time_limit else "")
             problem, asked, row = team.agree(problem, asked, average_batch(estimate, norm))
             if problem is not None:
-                raise NotFinite(f"step {step + 1}: {problem[1]}")
+                raise NotFinite(f"step {state.step + 1}: {problem[1]}")
             nn.utils.clip_grads_with_norm_(clipped, settings.max_grad_norm, norm)
-            optimizer.step()
-            step, unsaved = step + 1, True
-            meter.take(row, estimate.decoder_calls)
-            watcher.step(step)
+            state.optimizer.step()
+            state.step, unsaved = state.step + 1, True
+            state.meter.take(row, estimate.decoder_calls)
+            watcher.step(state.step)
 
-            if step % settings.log_every == 0 or step == phase.last:
-                seconds = before + time.monotonic() - start
-                line = {"split": "train", "step": step, "seconds": seconds, "beta": beta, "lr": settings.lr}
-                line |= meter.line(model, estimate, team) | {"decoder_calls": meter.decoder_calls} | named
-                line |= step_sizes(phase.objective)
-                if run is not None:
-                    run.log(line)
-                watcher.train(line)
-                say_and_log(run, watcher, *list_problems(line))
+            if state.step % settings.log_every == 0 or state.step == phase.last:
+                line = state.line("train", beta=beta, lr=settings.lr) | state.meter.line(model, estimate, team)
+                line |= {"decoder_calls": state.meter.decoder_calls} | name_of(phase, phases)
+                journal.train(line | step_sizes(phase.objective))
 
             if asked:
                 stopped = asked
-            elif run is not None and time.monotonic() - last_save > settings.save_every:
-                unsaved = not run.save(step, *state())
-                last_save = time.monotonic()
+            elif run is not None and since_save.seconds > settings.save_every:
+                unsaved, since_save = not run.save(state.step, *state.capture()), Stopwatch()
 
         result = Result(
-            steps=step,
-            best_step=looks.best_step or step,
-            best_valid_bound=looks.best,
-            seconds=before + time.monotonic() - start,
+            steps=state.step,
+            best_step=state.looks.best_step or state.step,
+            best_valid_bound=state.looks.best,
+            seconds=state.watch.seconds,
             stopped=stopped,
-            decoder_calls=meter.decoder_calls,
+            decoder_calls=state.meter.decoder_calls,
         )
-        ended = (best or Best.of(model, phase.objective)).to_model_file()
-        team.run_on_first(lambda: finish(run, result, state() if unsaved else None, ended, config or {}))
-        if result.finished and best:
-            best.load_into(model, phase.objective)
+        ended = (state.best or Best.of(model, phase.objective)).to_model_file()
+        team.run_on_first(lambda: finish(run, result, state.capture() if unsaved else None, ended, config or {}))
+        if result.finished and state.best:
+            state.best.load_into(model, phase.objective)
     return result
 
 
@@ -269,17 +208,6 @@ def finish(
         raise RunError(
             f"the end of the run could not be saved: {reasons}; free some space and run the same command again"
         )
-
-
-def say_and_log(run: Run | None, watcher: Watcher, *lines: str) -> None:
-    """Say these lines and the run folder's warnings, and keep them in log.txt."""
-    if run is not None:
-        lines = (*lines, *(f"warning: {line}" for line in run.warnings))
-        run.warnings.clear()
-    for line in lines:
-        watcher.say(line)
-        if run is not None:
-            run.note(line)
 
 
 def inference_parameters(objective: Objective) -> list[nn.Parameter]:

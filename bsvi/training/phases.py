@@ -7,11 +7,7 @@ as they are made, without moments, and with nothing seen of validation: bounds o
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
-from torch import nn
-
 from bsvi.objectives import Objective
-from bsvi.training.state import make_optimizer
 
 
 @dataclass(frozen=True)
@@ -26,18 +22,18 @@ class Phase:
 def phase_of(phases: list[Phase], update: int) -> Phase:
     """The phase in which an update (counted from 1) is made.
 
-    >>> phases = [Phase(name, None, last) for name, last in (("vae", 8000), ("bsvi-sir", 10_000))]
+    >>> import bsvi
+    >>> ends = {"vae": 8000, "bsvi-sir": 10_000}
+    >>> phases = [Phase(name, bsvi.objective(name), last) for name, last in ends.items()]
     >>> [phase_of(phases, update).name for update in (0, 1, 8000, 8001, 10_000)]
     ['vae', 'vae', 'vae', 'bsvi-sir', 'bsvi-sir']
     """
     return next((phase for phase in phases if update <= phase.last), phases[-1])
 
 
-def hand_over(optimizer: torch.optim.Optimizer, model: nn.Module, objective: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of the next phase: the model's moments go on, and the objective's parameters are new to it."""
-    following = make_optimizer(model, objective, optimizer.param_groups[0]["lr"])
-    following.state.update({p: optimizer.state[p] for p in model.parameters() if p in optimizer.state})
-    return following
+def name_of(phase: Phase, phases: list[Phase]) -> dict[str, str]:
+    """What a line of metrics says of the phase, where there are several."""
+    return {"phase": phase.name} if len(phases) > 1 else {}
 
 
 def check_phases(phases: list[Phase], steps: int) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bsvi.training.health import NAMES, Meter
+from bsvi.system.clock import Stopwatch
+from bsvi.training.health import NAMES, Meter, NotFinite
 
 BEST = ("best.", "best_objective.")  # before the names of the best weights, and of pi at the same step
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # of AMSGrad, beside its count of steps
@@ -33,10 +34,9 @@ class ValidationHistory:
         self.since += 1
         return False
 
-    def begin_anew(self) -> "Best":
-        """Forget the bounds, as another method's do not compare with them; returns the best weights: none yet."""
+    def begin_anew(self) -> None:
+        """Forget the bounds, as another method's do not compare with them."""
         self.best, self.best_step, self.since = -math.inf, 0, 0
-        return Best()
 
     def is_exhausted(self, patience: int) -> bool:
         return 0 < patience <= self.since
@@ -79,78 +79,112 @@ class Best:
         return pi | select_prefix(self.tensors, BEST[0])
 
 
-def capture(
-    model: nn.Module,
-    objective: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    meter: Meter,
-    looks: ValidationHistory,
-    seconds: float,
-    best: Best,
-) -> State:
-    """Tensors and scalars of parameters, BatchNorm buffers, pi, optimiser, random state, running averages, early stopping."""
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    tensors |= {f"objective.{name}": value for name, value in objective.state_dict().items()}
-    tensors |= best.tensors
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
-    if meter.steps:
-        tensors["meter"] = meter.sums
-    tensors["random.cpu"] = torch.get_rng_state()
-    device = next(model.parameters()).device
-    if device.type == "cuda":  # each of several processes has another device, and the same state
-        tensors["random.cuda.0"] = torch.cuda.get_rng_state(device)
-    # numbers as text where they may be infinite, which JSON has no word for
-    scalars = {
-        "seconds": seconds,
-        "meter_steps": meter.steps,
-        "decoder_calls": meter.decoder_calls,
-        "looks": {k: str(v) for k, v in vars(looks).items()},
-    }
-    return tensors, scalars
+class TrainingState:
+    """All that a training run is made of: it captures itself as tensors and JSON scalars, and restores itself from them.
 
+    Parameters, BatchNorm buffers, pi, optimiser, random state, running averages, early stopping, the best weights, the step and
+    the seconds so far.
 
-def restore(
-    saved: State,
-    model: nn.Module,
-    objective: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    meter: Meter,
-    looks: ValidationHistory,
-) -> tuple[int, float, Best]:
-    """Put a captured state back in place; returns step, seconds so far and the best weights. A Misfit changes nothing."""
-    tensors, scalars = saved
-    check_fit(tensors, model, objective, optimizer)
-    try:
-        step, seconds, meter_steps = int(scalars["step"]), float(scalars["seconds"]), int(scalars["meter_steps"])
-        if meter_steps and "meter" not in tensors:
-            raise ValueError("no averages")
-        history = {name: type(value)(scalars["looks"][name]) for name, value in vars(looks).items()}
-        calls = int(scalars.get("decoder_calls", step * getattr(objective, "decoder_calls", 0)))  # older ones have none
-        if (
-            math.isnan(history["best"])
-            or not 0 <= seconds < math.inf
-            or min(step, meter_steps, history["since"], calls) < 0
-        ):
-            raise ValueError("a number out of range")
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise Misfit(f"the checkpoint's scalars are not those of a training state ({error!r:.80})") from None
+    Args:
+        model: what is trained.
+        objective: what it is trained by; ``hand_over`` goes on with another.
+        lr: the rate of AMSGrad.
+    """
 
-    model.load_state_dict(select_prefix(tensors, "model."))
-    objective.load_state_dict(select_prefix(tensors, "objective."))
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, value in select_prefix(tensors, "optimizer.").items():
-        index, key = name.split(".", 1)
-        states.setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-    device = next(model.parameters()).device
-    meter.steps, meter.sums = meter_steps, tensors["meter"].to(device) if meter_steps else None
-    meter.decoder_calls = calls
-    vars(looks).update(history)
-    torch.set_rng_state(tensors["random.cpu"])
-    if device.type == "cuda" and "random.cuda.0" in tensors:
-        torch.cuda.set_rng_state(tensors["random.cuda.0"], device)
-    return step, seconds, Best({name: value.to(device) for name, value in tensors.items() if name.startswith(BEST)})
+    def __init__(self, model: nn.Module, objective: nn.Module, lr: float = 1e-3) -> None:
+        self.model, self.objective = model, objective
+        self.optimizer = make_optimizer(model, objective, lr)
+        self.meter, self.looks, self.best = Meter(), ValidationHistory(), Best()
+        self.step, self.watch = 0, Stopwatch()
+        self.masks = find_infinite(model.state_dict())  # buffers may hold infinity on purpose
+
+    def capture(self) -> State:
+        """Everything there is to save; raises NotFinite where it is spoilt, as no checkpoint may hold that."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"objective.{name}": value for name, value in self.objective.state_dict().items()}
+        tensors |= self.best.tensors
+        for index, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+        bad = find_infinite(tensors) - {f"{part}.{name}" for part in ("model", "best") for name in self.masks}
+        if bad:
+            raise NotFinite(f"step {self.step}: {', '.join(sorted(bad)[:5])} not finite, so not saved; lower optim.lr")
+        if self.meter.steps:
+            tensors["meter"] = self.meter.sums
+        tensors["random.cpu"] = torch.get_rng_state()
+        device = next(self.model.parameters()).device
+        if device.type == "cuda":  # each of several processes has another device, and the same state
+            tensors["random.cuda.0"] = torch.cuda.get_rng_state(device)
+        # numbers as text where they may be infinite, which JSON has no word for
+        scalars = {
+            "seconds": self.watch.seconds,
+            "meter_steps": self.meter.steps,
+            "decoder_calls": self.meter.decoder_calls,
+            "looks": {k: str(v) for k, v in vars(self.looks).items()},
+        }
+        return tensors, scalars
+
+    def restore(self, saved: State) -> None:
+        """Put a captured state, with its step, back in place. A Misfit changes nothing."""
+        tensors, scalars = saved
+        self.check_fit(tensors)
+        try:
+            step, seconds, meter_steps = int(scalars["step"]), float(scalars["seconds"]), int(scalars["meter_steps"])
+            if meter_steps and "meter" not in tensors:
+                raise ValueError("no averages")
+            looks = {name: type(value)(scalars["looks"][name]) for name, value in vars(self.looks).items()}
+            older = step * getattr(self.objective, "decoder_calls", 0)  # older checkpoints do not count them
+            calls = int(scalars.get("decoder_calls", older))
+            if math.isnan(looks["best"]) or not 0 <= seconds < math.inf:
+                raise ValueError("a number out of range")
+            if min(step, meter_steps, looks["since"], calls) < 0:
+                raise ValueError("a number out of range")
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise Misfit(f"the checkpoint's scalars are not those of a training state ({error!r:.80})") from None
+
+        self.model.load_state_dict(select_prefix(tensors, "model."))
+        self.objective.load_state_dict(select_prefix(tensors, "objective."))
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, value in select_prefix(tensors, "optimizer.").items():
+            index, key = name.split(".", 1)
+            states.setdefault(int(index), {})[key] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+        device = next(self.model.parameters()).device
+        self.meter.steps, self.meter.sums = meter_steps, tensors["meter"].to(device) if meter_steps else None
+        self.meter.decoder_calls = calls
+        vars(self.looks).update(looks)
+        self.best = Best({name: value.to(device) for name, value in tensors.items() if name.startswith(BEST)})
+        self.step, self.watch = step, Stopwatch(seconds)
+        self.masks = find_infinite(self.model.state_dict())
+        torch.set_rng_state(tensors["random.cpu"])
+        if device.type == "cuda" and "random.cuda.0" in tensors:
+            torch.cuda.set_rng_state(tensors["random.cuda.0"], device)
+
+    def look(self, bound: float) -> bool:
+        """Note a bound on the validation images, and keep the weights if it is the best so far; returns whether it is."""
+        improved = self.looks.take(self.step, bound)
+        if improved:
+            self.best = Best.of(self.model, self.objective)
+        return improved
+
+    def line(self, split: str, **values: Any) -> dict[str, Any]:
+        """A line of metrics: where the run stands, and these values."""
+        return {"split": split, "step": self.step, "seconds": self.watch.seconds, **values}
+
+    def check_fit(self, tensors: dict[str, Tensor]) -> None:
+        """Raise Misfit, naming the keys, unless these tensors can be restored."""
+        check_fit(tensors, self.model, self.objective, self.optimizer)
+
+    def hand_over(self, objective: nn.Module) -> None:
+        """Go on with another objective: the model's moments stay, the objective's parameters begin without.
+
+        The bounds of two objectives do not compare, so no look has been taken yet, and no weights are the best.
+        """
+        moments, lr = self.optimizer.state, self.optimizer.param_groups[0]["lr"]
+        self.objective, self.optimizer = objective, make_optimizer(self.model, objective, lr)
+        self.optimizer.state.update({p: moments[p] for p in self.model.parameters() if p in moments})
+        self.looks.begin_anew()
+        self.best = Best()
 
 
 def check_fit(

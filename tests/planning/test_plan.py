@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-import bsvi.training.loop
+import bsvi.system.clock
 from bsvi.cli import main
 from bsvi.data import load
 from bsvi.data.download import find
@@ -223,7 +223,7 @@ def test_a_plan_for_this_machine_measures_and_says_so(capsys):
 
 def ratios(folder, monkeypatch, e, words, rounds, seconds):
     """Predicted over measured seconds of real runs, plan and run in turn; in CPU time, as others use the machine too."""
-    monkeypatch.setattr(bsvi.training.loop, "time", SimpleNamespace(**{**vars(time), "monotonic": time.process_time}))
+    monkeypatch.setattr(bsvi.system.clock, "time", SimpleNamespace(**{**vars(time), "monotonic": time.process_time}))
     started, images = runtime.start(runtime.Runtime("cpu", 1, "off")), images_of(e)
     found, counts = [], {e.method: count(e, images, on_cpu=True)}
     for index in range(rounds):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 import bsvi
 from bsvi.runs.checkpoint import unpack
 from bsvi.runs.folder import Run
-from bsvi.training.state import Misfit, check_fit
+from bsvi.training.state import Misfit, TrainingState
 from tests.training.small import VALID, batches, make, settings, state_of
 
 
@@ -196,11 +196,26 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_keys_and_changes_noth
 def test_a_state_with_a_part_of_the_optimiser_or_of_the_best_weights_is_refused(tmp_path):
     train(tmp_path / "run", interrupted(8, terminate))
     tensors, _ = unpack(Run(tmp_path / "run").checkpoints()[0].read_bytes())
-    model, objective = make()
-    optimizer = torch.optim.Adam([*model.parameters(), *objective.parameters()], amsgrad=True)
-    check_fit(tensors, model, objective, optimizer)
+    state = TrainingState(*make())
+    state.check_fit(tensors)
     for name in ("optimizer.0.exp_avg", "optimizer.3.step", "best.decoder.mean.bias", "random.cpu"):
         with pytest.raises(Misfit, match=f"{name} is missing"):
-            check_fit({key: value for key, value in tensors.items() if key != name}, model, objective, optimizer)
+            state.check_fit({key: value for key, value in tensors.items() if key != name})
     with pytest.raises(Misfit, match=r"random\.cpu is \(7,\)"):
-        check_fit({**tensors, "random.cpu": torch.zeros(7, dtype=torch.uint8)}, model, objective, optimizer)
+        state.check_fit({**tensors, "random.cpu": torch.zeros(7, dtype=torch.uint8)})
+
+
+def test_a_training_state_that_is_restored_captures_what_it_was_restored_from(tmp_path):
+    train(tmp_path / "run", interrupted(8, terminate))
+    tensors, scalars = unpack(Run(tmp_path / "run").checkpoints()[0].read_bytes())
+    state = TrainingState(*make())
+    state.restore((tensors, scalars))
+    again, numbers = state.capture()
+    assert state.step == scalars["step"] == 9
+    assert again.keys() == tensors.keys() and all(torch.equal(again[name], tensors[name]) for name in tensors)
+    assert numbers.pop("seconds") >= scalars["seconds"]
+    assert numbers == {name: scalars[name] for name in numbers}
+    state.hand_over(make("vae")[1])
+    assert not state.best and state.looks.best_step == 0
+    moments = state.optimizer.state_dict()["state"]
+    assert len(moments) == len(list(state.model.parameters())), "the model's moments go on"
