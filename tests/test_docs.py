@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import bsvi
+from bsvi.tables.plugins import TABLES
 from tests.oracles import BernoulliDecoder
 from tests.report.made_runs import make_runs
 
@@ -77,7 +78,9 @@ def test_the_code_on_the_page_runs(page, tmp_path, monkeypatch):
     if page.stem in SUPPOSES:
         make_runs(tmp_path / "runs", ("vae", "bsvi-sir"), (0,), steps=100)
         namespace = given()
-    with mock.patch.dict(bsvi.METHODS):  # a page may add one
+    with contextlib.ExitStack() as stack:
+        for table in TABLES:
+            stack.enter_context(mock.patch.dict(table))  # a page may add a row
         for code, wanted in shown(page):
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile(code, str(page), "exec"), namespace)

@@ -6,8 +6,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.experiments.config import DATA_SETS, Experiment, list_differences
+from bsvi.experiments.config import Experiment, list_differences
 from bsvi.runs.folder import Run, RunError
+from bsvi.tables.data_sets import DATA_SETS
 
 if TYPE_CHECKING:
     from bsvi.experiments.build import BuiltExperiment

@@ -13,6 +13,7 @@ from bsvi.commands.train_start import default_folder
 from bsvi.experiments.config import EXPERIMENTS, MOST_SEED
 from bsvi.runs.folder import Run, RunError
 from bsvi.sweeps.jobs import Job, is_scored
+from bsvi.tables.data_sets import DATA_SETS
 from bsvi.tables.methods import choose_methods
 
 MOST_SEEDS = 10_000  # of one sweep
@@ -123,7 +124,7 @@ def measured_pace(plan: list[Job], threads: int) -> float:
     from bsvi.experiments.build import build_model, build_objective
 
     e = plan[0].experiment.model_copy(update={"method": "bsvi-sir"})
-    shape = {"digits": (1, 8, 8), "svhn": (1, 32, 32)}.get(e.data.name, (1, 28, 28))
+    shape = DATA_SETS[e.data.name].shape if e.data.name in DATA_SETS else (1, 28, 28)
     model, objective = build_model(e, shape, "bernoulli"), build_objective(e)
     x = torch.rand(e.batch_size, *shape).round()
     torch.set_num_threads(threads)

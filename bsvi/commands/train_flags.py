@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field, ValidationError
 from tyro.conf import arg
 
 from bsvi.experiments.config import (
-    DATA_SETS,
     EXPERIMENTS,
     Data,
     Experiment,
@@ -24,6 +23,7 @@ from bsvi.experiments.config import (
 )
 from bsvi.experiments.own_images import choose
 from bsvi.runs.folder import Run, RunError
+from bsvi.tables.data_sets import DATA_SETS
 
 
 class Command(Experiment):

@@ -5,25 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bsvi.data import fashion_mnist
 from bsvi.data.contact_sheet import write_contact_sheet
 from bsvi.data.dataset import Dataset
-from bsvi.data.digits import load_digits
-from bsvi.data.download import SOURCES, Unavailable, data_folder, find, obtain
-from bsvi.data.fashion_mnist import load_fashion_mnist
+from bsvi.data.download import Unavailable, data_folder, find, obtain
 from bsvi.data.idx import read_idx_images
 from bsvi.data.integrity import file_hash, read_record, write_record
-from bsvi.data.omniglot import load_omniglot
 from bsvi.data.own_images import list_own_files, load_own_images
-from bsvi.data.svhn import load_svhn
 from bsvi.system.files import printable
-
-_ABOUT = {
-    "digits": ("8x8, 1,197 + 200 + 400 images, shipped with bsvi", "CC BY 4.0"),
-    "omniglot": ("28x28, 24,345 + 8,070 images, binarised", "MIT"),
-    "svhn": ("32x32, 73,257 (+ 531,131 extra) + 26,032 images, grey", "non-commercial research use"),
-    "fashion-mnist": ("28x28, 60,000 + 10,000 images, grey", "MIT"),
-}
+from bsvi.tables.data_sets import DATA_SETS, Source
 
 
 def load(
@@ -47,7 +36,7 @@ def load(
     torch.Size([1197, 1, 8, 8])
     """
     name = str(name)
-    dataset = _load(name, [] if name not in SOURCES else _files(name, data_dir, extra, download, progress), options)
+    dataset = _load(name, [] if name not in DATA_SETS else _files(name, data_dir, extra, download, progress), options)
     if sha256 is not None and dataset.sha256 != sha256:
         raise ValueError(
             f"{name}: expected data with the hash {sha256}, found {dataset.sha256}; these are other images"
@@ -56,23 +45,22 @@ def load(
 
 
 def _load(name: str, files: list[Path], options: dict[str, Any]) -> Dataset:
-    loaders = {"digits": load_digits, "omniglot": load_omniglot, "svhn": load_svhn, "fashion-mnist": load_fashion_mnist}
-    path = Path(name)
-    if name not in loaders and not (name and (path.is_dir() or path.is_file())):  # a pipe would make us wait
+    path, row = Path(name), DATA_SETS.get(name)
+    if row is None and not (name and (path.is_dir() or path.is_file())):  # a pipe would make us wait
         raise ValueError(
-            f"no data set {name!r}; it must be one of {', '.join(loaders)}, or the path of your own images"
+            f"no data set {name!r}; it must be one of {', '.join(DATA_SETS)}, or the path of your own images"
         )
-    known = {"validation"} if name in loaders else {"validation", "test", "size", "binarise"}
-    known -= {"validation"} if name == "digits" else set()
-    if unknown := sorted(set(options) - known):
+    known = ("validation", "test", "size", "binarise") if row is None else row.options
+    if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"{name}: unknown option {unknown[0]}; it can have: {', '.join(sorted(known)) or 'none'}")
-    return loaders[name](*files, **options) if name in loaders else load_own_images(path, **options)  # type: ignore[operator]
+    dataset: Dataset = load_own_images(path, **options) if row is None else row.load(*files, **options)
+    return dataset
 
 
 def _files(name: str, data_dir: Path | str | None, extra: bool, download: bool, progress: bool) -> list[Path]:
     paths = []
-    for source in SOURCES[name]:
-        if source.file == "extra_32x32.mat" and not extra:
+    for source in DATA_SETS[name].sources:
+        if source.extra and not extra:
             continue
         path = find(name, source.file, data_dir)
         if path is None and not download:
@@ -81,7 +69,7 @@ def _files(name: str, data_dir: Path | str | None, extra: bool, download: bool, 
         try:
             paths.append(path or obtain(name, source, data_dir, progress=progress))
         except Unavailable as error:
-            if source.file == "extra_32x32.mat":
+            if source.extra:
                 raise Unavailable(
                     f"{error}, or leave the extra images out (--no-extra, in bsvi train --data.no-extra)"
                 ) from None
@@ -106,17 +94,17 @@ def list_datasets(data_dir: Path | str | None = None) -> list[DatasetEntry]:
     ('digits', 'yes')
     """
     rows = []
-    for name, sources in SOURCES.items():
-        missing = [source.file for source in sources if find(name, source.file, data_dir) is None]
-        here = "yes" if not missing else "no" if len(missing) == len(sources) else f"without {', '.join(missing)}"
-        rows.append(DatasetEntry(name, *_ABOUT[name], here))
+    for name, row in DATA_SETS.items():
+        missing = [source.file for source in row.sources if find(name, source.file, data_dir) is None]
+        here = "yes" if not missing else "no" if len(missing) == len(row.sources) else f"without {', '.join(missing)}"
+        rows.append(DatasetEntry(name, row.about, row.licence, here))
     return rows
 
 
 def fetch(name: str, data_dir: Path | str | None = None, *, extra: bool = True, progress: bool = True) -> list[Path]:
     """Return the paths of a data set's files after downloading those that are missing."""
-    if name not in SOURCES:
-        raise ValueError(f"no data set {name!r} to fetch; there are {', '.join(SOURCES)}")
+    if name not in DATA_SETS:
+        raise ValueError(f"no data set {name!r} to fetch; there are {', '.join(DATA_SETS)}")
     return _files(name, data_dir, extra, True, progress)
 
 
@@ -185,9 +173,9 @@ def check(
     name = str(name)
     if contact_sheet is not None:
         _check_beside(Path(contact_sheet), name, data_dir)
-    extra = extra and (name != "svhn" or find("svhn", "extra_32x32.mat", data_dir) is not None)
+    extra = extra and all(find(name, source.file, data_dir) for source in _sources(name) if source.extra)
     dataset = load(name, data_dir, extra=extra, download=False, **options)
-    named = name in SOURCES
+    named = name in DATA_SETS
     files = _files(name, data_dir, extra, False, False) if named else list_own_files(Path(name))
     if record_hashes:
         folders = {path.parent for path in files} if named or not Path(name).is_dir() else {Path(name)}
@@ -204,22 +192,26 @@ def check(
     return DataReport(dataset.name, dataset.shape, dataset.likelihood, dataset.sha256, tuple(splits), reports, sheet)
 
 
+def _sources(name: str) -> tuple[Source, ...]:
+    return DATA_SETS[name].sources if name in DATA_SETS else ()
+
+
 def _check_beside(sheet: Path, name: str, data_dir: Path | str | None) -> None:
     """Raise ValueError for a contact sheet that would become one of the images, or take the place of a file of data."""
     own = Path(name)
-    sources = [find(name, source.file, data_dir) for source in SOURCES.get(name, ())]
+    sources = [find(name, source.file, data_dir) for source in _sources(name)]
     files = {path.resolve() for path in [*sources, own] if path is not None and path.exists()}
-    inside = name not in SOURCES and own.is_dir() and sheet.resolve().is_relative_to(own.resolve())
+    inside = name not in DATA_SETS and own.is_dir() and sheet.resolve().is_relative_to(own.resolve())
     if inside or sheet.resolve() in files:
         raise ValueError(f"the contact sheet {sheet} would lie in the data themselves; name a file elsewhere")
 
 
 def _file_report(name: str, path: Path, top: Path) -> FileReport:
-    source = next((source for source in SOURCES.get(name, ()) if source.file == path.name), None)
+    source = next((source for source in _sources(name) if source.file == path.name), None)
     known_as = []
     if source is not None and file_hash(path, source.algorithm) == source.digest:
         known_as.append("the public file")
-    elif name == "fashion-mnist" and _content_md5(path) in fashion_mnist.CONTENT_MD5:
+    elif source is not None and source.content_md5 and _content_md5(path) == source.content_md5:
         known_as.append("the public file's images")
     elif source is not None:
         known_as.append("not the public file")

@@ -10,9 +10,9 @@ from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
 from bsvi.data.counter import shuffle_positions
+from bsvi.tables.likelihoods import LIKELIHOODS
 
 SplitName = Literal["train", "valid", "test"]
-Likelihood = Literal["bernoulli", "logistic"]
 
 # The published seed of every split that we draw ourselves: which images are held out for validation.
 SPLIT_SEED = 2019
@@ -48,11 +48,12 @@ class Dataset:
     train: Split
     valid: Split
     test: Split
-    likelihood: Likelihood
+    likelihood: str  # a row of the table of likelihoods
     place: str = ""  # of your own images: where they were found, as an absolute path
     sha256: str = field(init=False)  # over the arrays after loading and splitting, before any binarisation
 
     def __post_init__(self) -> None:
+        LIKELIHOODS.find(self.likelihood)
         object.__setattr__(self, "sha256", _sha256(self))
 
     @property

@@ -3,7 +3,6 @@
 import os
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pooch
@@ -12,47 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from bsvi.data.integrity import BadFile, file_hash, log, write_record
+from bsvi.tables.data_sets import Source
 
 ENVIRONMENT = "BSVI_DATA_DIR"
-_FASHION = (
-    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-)
-_SVHN = ("http://ufldl.stanford.edu/housenumbers/",)
-_OMNIGLOT = (
-    "https://raw.githubusercontent.com/yburda/iwae/78a6075484bd7dd6f47a4bb9880d2295bc7a5220/datasets/OMNIGLOT/",
-    "https://github.com/yburda/iwae/raw/78a6075484bd7dd6f47a4bb9880d2295bc7a5220/datasets/OMNIGLOT/",
-)
 
 
 class Unavailable(OSError):
     """A file that is neither here nor to be had; one line that says where to get it and where to put it."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """A public file: its name, the folders it can be had from (best first), and its published hash."""
-
-    file: str
-    mirrors: tuple[str, ...]
-    algorithm: str  # md5, or git-blob: the SHA-1 under which git stores the file
-    digest: str
-    most: int = 64 << 20  # bytes; a server that sends more is cut off
-
-
-SOURCES: dict[str, tuple[Source, ...]] = {
-    "digits": (),
-    "omniglot": (Source("chardata.mat", _OMNIGLOT, "git-blob", "016a3536ffe5e1d38e42563a18d7a78bfaf643ec"),),
-    "svhn": (
-        Source("train_32x32.mat", _SVHN, "md5", "e26dedcc434d2e4c54c9b2d4a06d8373", 512 << 20),
-        Source("test_32x32.mat", _SVHN, "md5", "eb5a983be6a315427106f1b164d9cef3", 512 << 20),
-        Source("extra_32x32.mat", _SVHN, "md5", "a93ce644f1a588dc4d68dda5feec44a7", 4 << 30),
-    ),
-    "fashion-mnist": (
-        Source("train-images-idx3-ubyte.gz", _FASHION, "md5", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-        Source("t10k-images-idx3-ubyte.gz", _FASHION, "md5", "bef4ecab320f06d8554ea6380940ec79"),
-    ),
-}
 
 
 def data_folder(data_dir: Path | str | None = None) -> Path:

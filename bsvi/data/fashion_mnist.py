@@ -12,8 +12,6 @@ from bsvi.data.integrity import BadFile
 
 COUNTS = (60_000, 10_000)
 SIDE = 28
-# md5 of the uncompressed official files, whatever gzip made of them
-CONTENT_MD5 = ("f4a8712d7a061bf5bd6d2ca38dc4d50a", "8181f5470baa50b63fa0f6fddb340f0a")
 
 
 def load_fashion_mnist(train: Path, test: Path, *, validation: int = 2000, counts: tuple[int, int] = COUNTS) -> Dataset:

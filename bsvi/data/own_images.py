@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from PIL import Image
 
-from bsvi.data.dataset import Dataset, Likelihood, Split, SplitName, hold_out
+from bsvi.data.dataset import Dataset, Split, SplitName, hold_out
 from bsvi.data.idx import read_idx_images
 from bsvi.data.integrity import BadFile
 from bsvi.data.npy import read_npy, read_npz
@@ -79,7 +79,7 @@ def load_own_images(
         )
         for name in SPLITS
     )
-    likelihood: Likelihood = "logistic" if binarise == "none" else "bernoulli"
+    likelihood = "logistic" if binarise == "none" else "bernoulli"
     name = path.stem if path.stem.strip(".") else path.resolve().stem  # "." has no name of its own
     return Dataset(name, train, valid, tested, likelihood, str(path.resolve()))
 

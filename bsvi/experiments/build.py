@@ -13,6 +13,7 @@ from bsvi.methods import objective
 from bsvi.model import VAE
 from bsvi.objectives import Objective
 from bsvi.refine import SVI
+from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.training.loop import Training
 from bsvi.training.phases import Phase, phase_of
 
@@ -84,7 +85,7 @@ def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str, spe
     """The experiment's networks, freshly initialised from its seed; ``spectral`` as for PixelCNN."""
     torch.manual_seed(e.seed)
     image = shape[1:]
-    pixel = nets.Bernoulli() if likelihood == "bernoulli" else nets.DiscretisedLogistic()
+    pixel = LIKELIHOODS.find(likelihood).make()
     if e.net.kind == "mlp":
         encoder: Any = nets.MLPEncoder(e.net.latent, image, e.net.hidden)
         return VAE(encoder, nets.MLPDecoder(e.net.latent, image, e.net.hidden, likelihood=pixel))
@@ -121,7 +122,8 @@ def describe_data(dataset: Dataset) -> dict[str, Any]:
     """What a result must say of its data: name, hash, counts; of your own images also where they are."""
     counts: dict[str, int] = {str(split.name): len(split) for split in dataset.splits}
     place = {"path": dataset.place} if dataset.place else {}
-    return {"name": dataset.name, "sha256": dataset.sha256, "shape": list(dataset.shape), **counts, **place}
+    kind = {"likelihood": dataset.likelihood}
+    return {"name": dataset.name, "sha256": dataset.sha256, "shape": list(dataset.shape), **kind, **counts, **place}
 
 
 def reconstruct(model: VAE, batch: Batch, count: int = 8) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bsvi.system.files import printable
+from bsvi.tables.data_sets import DATA_SETS
 from bsvi.tables.methods import METHODS
 
 MOST, LONGEST = 1_000_000, 10**12  # of sizes and of steps: what is larger is a slip of the finger
@@ -45,7 +46,6 @@ def known_method(name: str) -> str:
 
 Width = Annotated[int, Field(ge=1, le=WIDEST)]
 Taps = Annotated[int, Field(ge=1, le=99)]
-DATA_SETS = ("digits", "omniglot", "svhn", "fashion-mnist")  # any other name is the path of someone's own images
 
 
 class Settings(BaseModel):
@@ -54,7 +54,7 @@ class Settings(BaseModel):
 
 class Data(Settings):
     name: Annotated[str, AfterValidator(check_text)] = Field(
-        "digits", description="digits, omniglot, svhn, fashion-mnist, or the path of your own images"
+        "digits", description=f"{', '.join(DATA_SETS)}, or the path of your own images"
     )
     extra: bool = Field(True, description="SVHN: also train on the 531,131 extra images, as the paper does")
     size: tuple[int, int] | None = Field(None, description="own images: resize to height and width")

@@ -10,13 +10,15 @@ import torch
 from bsvi.beyond.with_refinement import add_refinement
 from bsvi.data import Dataset
 from bsvi.experiments.build import build_model, build_objective, load_data
-from bsvi.experiments.config import DATA_SETS, EXPERIMENTS, Experiment, update_experiment
+from bsvi.experiments.config import EXPERIMENTS, Experiment, update_experiment
 from bsvi.model import VAE
 from bsvi.objectives import Objective
 from bsvi.runs.folder import RunError
 from bsvi.runs.weights import Header, read_header, read_tensors
 from bsvi.system.files import open_to_read, printable
 from bsvi.system.reading import parse_json
+from bsvi.tables.data_sets import DATA_SETS
+from bsvi.tables.likelihoods import LIKELIHOODS
 
 DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}
 MOST_PIXELS = 1 << 25  # a PixelCNN's layer keeps some matrices of width x width
@@ -88,7 +90,7 @@ def load_trained(path: Path, device: torch.device) -> TrainedModel:
             if not isinstance(about, dict) or not all(isinstance(about.get(name), dict) for name in ("config", "data")):
                 raise RunError(explain_own_model(file, any(name.startswith("objective.") for name in header.shapes)))
             experiment, shape = read_description(about, file)
-            likelihood = "logistic" if "decoder.likelihood.rho" in header.shapes else "bernoulli"
+            likelihood = read_likelihood(about["data"], header)
             check_shapes(experiment, shape, likelihood, header, file)
             tensors = read_tensors(cast(BufferedIOBase, opened))
     except (FileNotFoundError, NotADirectoryError):
@@ -123,6 +125,15 @@ def read_description(about: dict[str, Any], file: Path) -> tuple[Experiment, tup
     if not 1 <= min(shape) <= max(shape) <= MOST_PIXELS or shape[2] ** 2 * layers > MOST_PIXELS:
         raise ValueError(f"images of {shape[1]} x {shape[2]} pixels are too large for its networks")
     return experiment, (1, shape[1], shape[2])
+
+
+def read_likelihood(data: dict[str, Any], header: Header) -> str:
+    """The likelihood that a run names; ValueError where no row has that name. Older runs name none: a tensor tells it."""
+    name = data.get("likelihood", "logistic" if "decoder.likelihood.rho" in header.shapes else "bernoulli")
+    if not isinstance(name, str):
+        raise ValueError("its likelihood has no name")
+    LIKELIHOODS.find(name)
+    return name
 
 
 def check_shapes(

@@ -1,6 +1,7 @@
 """Pixel likelihoods p(x | params): what a decoder's output map means, its log-probability and how to draw from it.
 
-To add one: a module with `log_prob(x, params)` and `sample(params, noise)`; nothing else in the package has to know it.
+To add one: a module with `log_prob(x, params)`, `sample(params, noise)` and `mean(params)`, and a row in
+bsvi/tables/likelihoods.py.
 """
 
 import torch

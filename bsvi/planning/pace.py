@@ -18,6 +18,7 @@ from bsvi.objectives import Objective
 from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, Evaluation, Images, Seconds
 from bsvi.refine import SVI, Amortized
 from bsvi.system import runtime
+from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.tables.methods import METHODS
 from bsvi.training.loop import Training, Watcher, train
 
@@ -150,8 +151,8 @@ def measure(
 
 def _build(e: Experiment, images: Images, started: runtime.Started) -> BuiltExperiment:
     grey = torch.randint(256, (IMAGES, *images.shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    split = Split("train", grey, torch.arange(IMAGES), 255, binarise=images.likelihood == "bernoulli")
-    dataset = Dataset("made up", split, split, split, "bernoulli" if split.binarise else "logistic")
+    split = Split("train", grey, torch.arange(IMAGES), 255, binarise=LIKELIHOODS.find(images.likelihood).binary)
+    dataset = Dataset("made up", split, split, split, images.likelihood)
     model = build_model(e, images.shape, images.likelihood).to(started.device)
     runtime.compile_decoder(model.decoder, started.compile)
     return BuiltExperiment(model, build_objective(e).to(started.device), dataset, e, started.device)

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bsvi.data import digits, fashion_mnist, omniglot, svhn
 from bsvi.experiments.build import load_data
 from bsvi.experiments.config import Experiment
+from bsvi.tables.data_sets import DATA_SETS
 
-HELD_OUT = 2000  # validation images of the public data sets: the loaders' default
 EVALUATION_BATCH = 100  # of validation, and of bsvi evaluate where nothing is measured
 ELBO_DRAWS = 32  # of bsvi evaluate
 
@@ -25,14 +24,6 @@ class Images:
     test: int
 
 
-_KNOWN = {
-    "digits": Images((1, 8, 8), "bernoulli", *digits.COUNTS[1:]),
-    "omniglot": Images((1, omniglot.SIDE, omniglot.SIDE), "bernoulli", HELD_OUT, omniglot.COUNTS[1]),
-    "fashion-mnist": Images((1, fashion_mnist.SIDE, fashion_mnist.SIDE), "logistic", HELD_OUT, fashion_mnist.COUNTS[1]),
-    "svhn": Images((1, svhn.SIDE, svhn.SIDE), "logistic", HELD_OUT, svhn.COUNTS["test_32x32.mat"]),
-}
-
-
 def images_of(e: Experiment, data_dir: Path | None = None) -> Images:
     """The experiment's images: known for the public data sets without reading them, read where they are the user's own.
 
@@ -40,8 +31,9 @@ def images_of(e: Experiment, data_dir: Path | None = None) -> Images:
     >>> images_of(EXPERIMENTS["svhn"])
     Images(shape=(1, 32, 32), likelihood='logistic', valid=2000, test=26032)
     """
-    if e.data.name in _KNOWN:
-        return _KNOWN[e.data.name]
+    row = DATA_SETS.get(e.data.name)
+    if row is not None and row.valid and row.test:
+        return Images(row.shape, row.likelihood, row.valid, row.test)
     dataset = load_data(e, data_dir, progress=False)
     return Images(dataset.shape, dataset.likelihood, len(dataset.valid), len(dataset.test))
 

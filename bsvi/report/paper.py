@@ -6,9 +6,11 @@ Errata are noted, never corrected: a number here is the number in the paper. Tes
 from dataclasses import dataclass
 from functools import cache
 
+from bsvi.tables.data_sets import DATA_SETS
+
 SCORES = {"log_likelihood": "Log-likelihood", "elbo": "ELBO*", "kl": "KL*", "reconstruction": "Reconstruction*"}
 HIGHER_IS_BETTER = {"log_likelihood": True, "elbo": True, "reconstruction": False}  # KL* has no better side
-TITLES = {"omniglot": "Omniglot", "svhn": "SVHN", "fashion-mnist": "FashionMNIST"}
+TITLES = {name: row.title for name, row in DATA_SETS.items() if row.paper}
 SETTING = "12-layer gated PixelCNN, k = 9, up to 200,000 steps, 4 seeds"
 
 # Log-likelihood, ELBO*, KL*, Reconstruction*: mean and standard deviation over four seeds

@@ -12,11 +12,15 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
+from bsvi.tables.data_sets import DATA_SETS
+from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.tables.methods import METHODS
+from bsvi.tables.table import Table
 
 VARIABLE = "BSVI_PLUGINS"
-TABLES = (METHODS,)
+TABLES: tuple[Table[Any], ...] = (METHODS, DATA_SETS, LIKELIHOODS)
 
 
 def load_plugins() -> None:

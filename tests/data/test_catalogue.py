@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bsvi.data import BadFile, Unavailable, catalogue, check, fashion_mnist, fetch, list_datasets, load
-from bsvi.data.download import SOURCES, Source
+from bsvi.data import BadFile, Unavailable, check, fetch, list_datasets, load
 from bsvi.data.fashion_mnist import load_fashion_mnist
+from bsvi.tables.data_sets import DATA_SETS, Source
 from tests.data.made_files import idx_bytes, smooth, write_cropped, write_pictures
 
 
@@ -48,7 +48,7 @@ def test_fetch_brings_what_is_missing_and_only_that(tmp_path: Path, monkeypatch:
         Source("a.mat", ("http://127.0.0.1:9/",), "md5", ""),
         Source("b.mat", ("http://127.0.0.1:9/",), "md5", ""),
     )
-    monkeypatch.setitem(SOURCES, "omniglot", sources)
+    monkeypatch.setitem(DATA_SETS, "omniglot", replace(DATA_SETS["omniglot"], sources=sources))
     (tmp_path / "a.mat").write_bytes(b"here")
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(Unavailable, match=r"b\.mat could not be downloaded"):
@@ -102,15 +102,18 @@ def test_check_reports_counts_ranges_hashes_and_a_contact_sheet(tmp_path: Path) 
 
 def test_check_tells_the_public_files_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = idx_bytes(smooth(9, 28, 28))
-    monkeypatch.setattr(catalogue, "load_fashion_mnist", partial(load_fashion_mnist, validation=2, counts=(9, 9)))
+    row = replace(DATA_SETS["fashion-mnist"], load=partial(load_fashion_mnist, validation=2, counts=(9, 9)))
+    monkeypatch.setitem(DATA_SETS, "fashion-mnist", row)
     for part in ("train", "t10k"):
         (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(content, mtime=0))
     assert str(check("fashion-mnist", tmp_path)).count("not the public file") == 2
-    monkeypatch.setattr(fashion_mnist, "CONTENT_MD5", (hashlib.md5(content).hexdigest(),))
+    inside = hashlib.md5(content).hexdigest()
+    row = replace(row, sources=tuple(replace(source, content_md5=inside) for source in row.sources))
+    monkeypatch.setitem(DATA_SETS, "fashion-mnist", row)
     assert str(check("fashion-mnist", tmp_path)).count("the public file's images") == 2
     zipped = hashlib.md5(gzip.compress(content, mtime=0)).hexdigest()
-    sources = tuple(replace(source, digest=zipped) for source in SOURCES["fashion-mnist"])
-    monkeypatch.setitem(SOURCES, "fashion-mnist", sources)
+    sources = tuple(replace(source, digest=zipped) for source in row.sources)
+    monkeypatch.setitem(DATA_SETS, "fashion-mnist", replace(row, sources=sources))
     assert "the public file," in str(check("fashion-mnist", tmp_path))
 
 

@@ -12,10 +12,10 @@ import torch
 from bsvi.data import check, evaluation_batches, load, training_batches
 from bsvi.data.dataset import Dataset
 from bsvi.data.download import find
-from bsvi.data.fashion_mnist import CONTENT_MD5
 from bsvi.data.integrity import file_hash
 from bsvi.data.omniglot import read_chardata
 from bsvi.data.svhn import COUNTS, read_cropped
+from bsvi.tables.data_sets import DATA_SETS
 
 FOLDER = Path(os.environ.get("BSVI_DATA_DIR") or Path(__file__).parents[3] / "shared" / "data")
 # SHA-256 of the variants that these tests know in full; other files are checked for counts and ranges only
@@ -91,7 +91,8 @@ def test_fashion_mnist_is_the_official_one() -> None:
     assert counts(dataset) == [58_000, 2_000, 10_000] and dataset.shape == (1, 28, 28)
     assert dataset.likelihood == "logistic"
     contents = [gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes() for path in paths]
-    assert tuple(hashlib.md5(content).hexdigest() for content in contents) == CONTENT_MD5
+    known = tuple(source.content_md5 for source in DATA_SETS["fashion-mnist"].sources)
+    assert tuple(hashlib.md5(content).hexdigest() for content in contents) == known
     whole = np.frombuffer(contents[0], np.uint8, offset=16).reshape(-1, 28, 28)
     for split in (dataset.train, dataset.valid):
         assert np.array_equal(split.images[:, 0].numpy(), whole[split.ids.numpy()])

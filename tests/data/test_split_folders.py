@@ -10,9 +10,7 @@ from PIL import Image
 
 from bsvi import cli
 from bsvi.data import check, load
-from bsvi.data.download import SOURCES
 from bsvi.data.integrity import BadFile
-from bsvi.experiments.config import DATA_SETS
 from tests.data.made_files import smooth
 
 
@@ -28,10 +26,6 @@ def fill(folder: Path, **counts: int) -> Path:
 
 def counts(folder: Path) -> list[int]:
     return [len(split) for split in load(str(folder)).splits]
-
-
-def test_the_names_of_public_data_sets_are_those_that_can_be_fetched() -> None:
-    assert set(DATA_SETS) == set(SOURCES)
 
 
 @pytest.mark.parametrize("valid", ["val", "valid", "validation", "Val", "VALIDATION"])
