@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bsvi.adapters.distributions import wrap
     from bsvi.bounds import giwae, responsibilities
     from bsvi.buffer_weights import Last, Learned, Uniform, buffer_weight_average
     from bsvi.evaluation.ais import ais
@@ -52,6 +53,7 @@ _HOME = {
     "ais": "evaluation.ais",
     "refine_anneal": "evaluation.refine_anneal",
     "train": "training.loop",
+    "wrap": "adapters.distributions",
     "Training": "training.loop",
 }
 
@@ -84,6 +86,7 @@ __all__ = [
     "refine_anneal",
     "responsibilities",
     "train",
+    "wrap",
 ]
 
 

@@ -213,6 +213,18 @@ def full_precision() -> AbstractContextManager[Any]:
     return stack
 
 
+def each_block(gradient: Tensor, q: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """The gradient by lambda with ``function`` of each of q's blocks, of shape (batch, blocks, size), in its place.
+
+    ``q.blocks`` is a number of equal blocks (mean and log-variance: 2), or a dict of their names and sizes.
+    """
+    blocks = getattr(q, "blocks", 1)
+    if isinstance(blocks, int):
+        return function(gradient.unflatten(-1, (blocks, -1))).flatten(-2)
+    parts = gradient.split(list(blocks.values()), dim=-1)
+    return torch.cat([function(part.unsqueeze(-2)).squeeze(-2) for part in parts], dim=-1)
+
+
 def any_true(condition: Tensor) -> bool:
     """Whether any entry is true; never on the meta device, where operations are counted without numbers."""
     return not condition.is_meta and bool(condition.any())

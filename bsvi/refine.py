@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 
 from bsvi.beyond.dreg import path_alone, square_weights
-from bsvi.draws import Draw, Weighed, closed_form_kl, draw, encode, posterior, weigh, weigh_draw, without_zero_weights
+from bsvi.draws import (
+    Draw,
+    Weighed,
+    closed_form_kl,
+    draw,
+    each_block,
+    encode,
+    posterior,
+    weigh,
+    weigh_draw,
+    without_zero_weights,
+)
 from bsvi.examples import Nested
 from bsvi.graphs import Graphs
 from bsvi.model import Model, reached
@@ -238,9 +249,12 @@ class SVI:
             gradient = gradient / len(gradient)
         if self.max_grad_norm == math.inf:
             return gradient
-        blocks = gradient.unflatten(-1, (getattr(q, "blocks", 1), -1))
-        norm = torch.linalg.vector_norm(blocks, dim=_CLIP_AXES[self.clip], keepdim=True)
-        return (blocks * (self.max_grad_norm / norm).clamp(max=1.0)).flatten(-2)
+
+        def clip(blocks: Tensor) -> Tensor:
+            norm = torch.linalg.vector_norm(blocks, dim=_CLIP_AXES[self.clip], keepdim=True)
+            return blocks * (self.max_grad_norm / norm).clamp(max=1.0)
+
+        return each_block(gradient, q, clip)
 
     def ascend(self, lambda_: Tensor, gradient: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One step: v <- momentum v + g, lambda <- lambda + lr v; returns lambda_{i+1} and v.

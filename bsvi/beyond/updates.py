@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from bsvi.draws import each_block
 from bsvi.refine import SVI
 
 TINY = 1e-12  # added to a norm, so that a gradient of zero has a derivative
@@ -58,9 +59,12 @@ class Rates(nn.Module):
             raise ValueError(f"trained rates clip per 'example', got {self.svi.clip!r}; use svi.clip example")
         if self.svi.max_grad_norm == math.inf:
             return gradient
-        blocks = gradient.unflatten(-1, (getattr(q, "blocks", 1), -1))
-        norm = torch.linalg.vector_norm(blocks, dim=-1, keepdim=True) + TINY
-        return (blocks * (self.svi.max_grad_norm / norm).clamp(max=1.0)).flatten(-2)
+
+        def clip(blocks: Tensor) -> Tensor:
+            norm = torch.linalg.vector_norm(blocks, dim=-1, keepdim=True) + TINY
+            return blocks * (self.svi.max_grad_norm / norm).clamp(max=1.0)
+
+        return each_block(gradient, q, clip)
 
 
 class Network(LazyModuleMixin, nn.Module):
@@ -109,9 +113,8 @@ class Network(LazyModuleMixin, nn.Module):
         return gradient.detach()  # the stop of iterative inference: what the network sees is data
 
     def forward(self, i: int, lambda_: Tensor, gradient: Tensor, state: Tensor, q: Any) -> tuple[Tensor, Tensor]:
-        blocks = self.see(gradient).unflatten(-1, (getattr(q, "blocks", 1), -1))
-        size = blocks.square().mean(-1, keepdim=True).sqrt() + TINY
-        seen = torch.cat([lambda_, (blocks / size).flatten(-2)], dim=-1).to(self.read.dtype)
+        unit = each_block(self.see(gradient), q, lambda b: b / (b.square().mean(-1, keepdim=True).sqrt() + TINY))
+        seen = torch.cat([lambda_, unit], dim=-1).to(self.read.dtype)
         new, gate = (
             F.linear(self.inside(F.linear(seen, self.read)), self.write, self.shift).to(lambda_).chunk(2, dim=-1)
         )

@@ -33,8 +33,8 @@ def check_nothing_hidden(model: nn.Module) -> None:
         kind = f"{name} ({type(thing).__name__})"
         raise ValueError(
             f"{place} uses a network that the model does not hold, {kind}: it would not be trained, moved, saved or put into "
-            f"evaluation mode; make {place} a torch.nn.Module with {name} as its attribute, or, if it is to stay as it is, call "
-            "requires_grad_(False) on it"
+            f"evaluation mode; make {place} a torch.nn.Module with {name} as its attribute (bsvi.wrap takes module={name}), or, "
+            "if it is to stay as it is, call requires_grad_(False) on it"
         )
 
 
@@ -43,7 +43,8 @@ def hidden(model: nn.Module) -> Iterator[tuple[str, str, Any]]:
     search = _Search({id(parameter) for parameter in model.parameters()})
     for path, module in model.named_modules():
         given = vars(module) if library(type(module).__module__) is not None else {}
-        given = {name: vars(module).get(name) for name in VAES} if isinstance(module, VAE) else given
+        names = VAES if isinstance(module, VAE) else getattr(type(module), "given_functions", ())
+        given = {name: vars(module).get(name) for name in names} if names else given
         for name, value in list(given.items()):
             if callable(value) or isinstance(value, Distribution):
                 yield from search.look(f"{path}.{name}".strip("."), name, value)
