@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bsvi.bounds import giwae, responsibilities
     from bsvi.buffer_weights import Last, Learned, Uniform, buffer_weight_average
     from bsvi.evaluation.ais import ais
+    from bsvi.evaluation.certificate import certify
     from bsvi.evaluation.evaluate import evaluate
     from bsvi.evaluation.gap import amortization_gap
     from bsvi.evaluation.refine_anneal import refine_anneal
@@ -51,6 +52,7 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "amortization_gap": "evaluation.gap",
     "ais": "evaluation.ais",
+    "certify": "evaluation.certificate",
     "refine_anneal": "evaluation.refine_anneal",
     "train": "training.loop",
     "wrap": "adapters.distributions",
@@ -80,6 +82,7 @@ __all__ = [
     "ais",
     "amortization_gap",
     "buffer_weight_average",
+    "certify",
     "evaluate",
     "giwae",
     "objective",

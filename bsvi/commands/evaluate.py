@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bsvi.commands import evaluate_estimators as estimators
 from bsvi.commands.bar import Bar
 from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for_all, which
+from bsvi.evaluation.estimators import ESTIMATORS
 from bsvi.experiments import batching
+from bsvi.report.estimates import say_which
 from bsvi.runs import results
 from bsvi.runs.store import share_path
 from bsvi.system import runtime
@@ -29,6 +32,7 @@ def main(words: list[str]) -> int:
         "--iwae", type=int, nargs="*", help="numbers of IWAE draws (default k 2k 3k 4k 5k; none: --iwae)"
     )
     parser.add_argument("--ais", type=int, default=0, metavar="N", help="also judge the first N images by AIS (slow)")
+    estimators.add_flags(parser)
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="share the images among N processes here")
     parser.add_argument(
         "--share",
@@ -78,6 +82,13 @@ def do_share(
     few = share_batches(split.take(arguments.ais), size, share, trained.device) if arguments.ais else []
     if few != []:
         ais(trained.model, few, seed=arguments.seed, store=share_path(ais_store(store), *share))
+    for name in arguments.estimator:
+        size = further_batch(name, arguments, trained)
+        mine = share_batches(split, size, share, trained.device)
+        path = share_path(further_store(name, arguments, trained), *share)
+        if mine != []:
+            with Bar(f"{title}, {name}", len(split) // share[1], quiet) as bar:
+                estimators.estimate(name, arguments, trained, mine, path, bar.update)
 
 
 def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: Bar) -> int:
@@ -108,8 +119,16 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
     if arguments.ais:
         judged = beside_ais(arguments, trained, split, scores, ais_store(store))
         own, best = keep(trained.folder, arguments.split, scores, {**about, "ais": judged})
+    for name in arguments.estimator:
+        scores = scores.with_estimate(*further_estimate(name, arguments, trained, split))
+        own, best = keep(trained.folder, arguments.split, scores, about)
+    if arguments.certify:
+        about["certificate"] = estimators.certify(arguments, trained, split)
+        own, best = keep(trained.folder, arguments.split, scores, about)
     for warning in scores.warnings:
         print(f"  warning: {warning}")
+    if arguments.estimator or arguments.certify:
+        print(f"  {say_which(results.read_entry(own))}")
     print(f"  per example: {own.with_suffix('.npz')}")
     if own.name != results.make_name("evaluation", arguments.split, best):
         print(f"  kept beside another result: scores.json and the report stay with {results.describe_entry(best)}")
@@ -140,6 +159,26 @@ def store_name(arguments: argparse.Namespace, trained: Any) -> str:
     """Where finished images are kept: another question, or another model, has another file."""
     question = repr((arguments.seed, arguments.iwae, trained.experiment.svi)).encode()
     return f"evaluation-{arguments.split}-step{trained.step}-k{arguments.k}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
+
+
+def further_batch(name: str, arguments: argparse.Namespace, trained: Any) -> int:
+    return min(arguments.batch_size, size_for(estimators.count_passes(name, arguments), arguments, trained))
+
+
+def further_store(name: str, arguments: argparse.Namespace, trained: Any) -> Path:
+    return estimators.store_path(arguments, trained, ESTIMATORS[name].name(arguments.passes))
+
+
+def further_estimate(name: str, arguments: argparse.Namespace, trained: Any, split: Any) -> tuple[str, Any]:
+    """A further estimator's key and its numbers, printed."""
+    key, size = ESTIMATORS[name].name(arguments.passes), further_batch(name, arguments, trained)
+    with Bar(f"{trained.folder.name} {key}", len(split), arguments.quiet) as bar:
+        data = batches(split, size, trained.device)
+        annealed = estimators.estimate(
+            name, arguments, trained, data, further_store(name, arguments, trained), bar.update
+        )
+    print(f"  {key:15} {annealed.log_likelihood} ({annealed.passes:,} passes an image)")
+    return key, annealed
 
 
 def ais_batch(arguments: argparse.Namespace, trained: Any) -> int:
@@ -230,6 +269,8 @@ def check(arguments: argparse.Namespace) -> None:
         ("steps", 1),
         ("worst", 1),
         ("ais", 0),
+        ("certify", 0),
+        ("passes", 200),
         ("iwae", 1),
     ):
         value = getattr(arguments, flag, None)

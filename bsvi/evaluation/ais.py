@@ -49,6 +49,7 @@ class Annealed:
     bound: str
     warnings: tuple[str, ...]
     seconds: float
+    passes: int = 0  # of the decoder for one example, where one with a gradient to z counts two
 
     @property
     def log_likelihood(self) -> Score:
@@ -61,6 +62,11 @@ class Annealed:
     @property
     def ess(self) -> Score:
         return Score(self.columns["ess"], self.ids)
+
+    def diagnostics(self) -> dict[str, float]:
+        """The means over examples of what says how the chains did."""
+        names = ("ess", "acceptance", "rise", "correlated", "step_size")
+        return {name: float(self.columns[name].mean()) for name in names if name in self.columns}
 
 
 def ais(
@@ -152,7 +158,8 @@ def ais(
     )
     check_columns(table, ("log_likelihood", "ess", "acceptance", "step_size", "nonfinite"), store)
     warnings = (*_list_doubts(table.values, chains), *table.notes)
-    return Annealed(table.ids, table.values, bound, warnings, table.seconds)
+    passes = 2 * (chains + pilots) * (1 + (temperatures - 1) * leapfrog)
+    return Annealed(table.ids, table.values, bound, warnings, table.seconds, passes)
 
 
 class ChainEnds(NamedTuple):

@@ -1,9 +1,10 @@
 """evaluate(): the paper's test numbers for any model, exact in k, in memory that does not grow with k."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from bsvi.beyond.with_refinement import WithRefinement
 from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
 from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
+from bsvi.evaluation.estimators import ESTIMATORS, check_estimators
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, ExampleTable, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score, Scores
@@ -40,6 +42,8 @@ def evaluate(
     elbo_draws: int = 32,
     batch: Pick | None = None,
     ids: Pick | None = None,
+    estimators: Iterable[str] = (),
+    passes: int = 1000,
 ) -> Scores:
     """Log-likelihood (BSVI-k, uniform pi), ELBO*, KL*, Reconstruction*, amortized ELBO and IWAE-n, per example.
 
@@ -51,6 +55,8 @@ def evaluate(
     chunk       draws per decoder call of the parts without gradients; no number depends on it
     store       a file that keeps finished examples: run again after a kill, and it goes on
     progress    called after every batch with the number of examples done
+    estimators  further estimators of ln p(x): "refine-anneal", "ais"; their scores are in ``.estimates``
+    passes      of the decoder for one example, which refine-anneal may take
     elbo_draws  draws of the last proposal over which Reconstruction* is averaged
 
     beta is 1, the model is in evaluation mode. Noise belongs to the example (seed, id), not to its place in a batch. A model that
@@ -68,6 +74,9 @@ def evaluate(
     counts = tuple(sorted({check_at_least_1("iwae", n) for n in iwae}))
     if chunk is not None:
         check_at_least_1("chunk", chunk)
+    asked, passes = check_estimators(estimators), check_at_least_1("passes", passes)
+    if asked and isinstance(batches, Iterator):
+        raise ValueError("estimators go through the batches once more, and a generator can be read once; give a list")
 
     def score_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         lambda_0 = encode_detached(model, x, names, seed)
@@ -91,7 +100,13 @@ def evaluate(
     table = tabulate(model, batches, score_batch, question, store, progress, (batch, ids), svi=svi)
     check_columns(table, [*SCORES, *diagnostic_names("bsvi"), *(f"iwae_{n}" for n in counts)], store)
     check_columns(table, diagnostic_names("iwae") if counts else (), store)
-    return make_scores(table, k, seed, max(counts, default=0), svi)
+    scores = make_scores(table, k, seed, max(counts, default=0), svi)
+    for name in asked:
+        beside = None if store is None else Path(store).with_name(f"{ESTIMATORS[name].name(passes)}-{Path(store).name}")
+        options = {"seed": seed, "chunk": chunk, "store": beside, "progress": progress, "batch": batch, "ids": ids}
+        estimate = ESTIMATORS[name].run(model, batches, passes, **options)
+        scores = scores.with_estimate(ESTIMATORS[name].name(passes), estimate)
+    return scores
 
 
 def encode_detached(model: Model, x: Nested, ids: Tensor | None = None, seed: int = 0) -> Tensor:

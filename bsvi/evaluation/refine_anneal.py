@@ -36,13 +36,7 @@ from bsvi.model import Model
 from bsvi.refine import whole
 
 MOMENT, CLIMB, ROUND, CHOOSE = 30, 31, 32, 33  # streams of an example's noise, all apart from each other:
-PILOT, PILOT_MOVE, START, MOVE, EXACT = (
-    34,
-    35,
-    36,
-    37,
-    38,
-)  # what is weighed never saw what chose the base and the steps
+PILOT, PILOT_MOVE, START, MOVE, EXACT = 34, 35, 36, 37, 38  # what is weighed never saw what chose base and steps
 COLUMNS = ("log_likelihood", "ess", "acceptance", "rise", "step_size", "correlated", "passes", "nonfinite")
 LEAST = 200  # passes, of which a climb and a few temperatures can be made
 _GRAPH = 2  # a decoder call that keeps its graph takes this many times the memory, or somewhat more
@@ -54,17 +48,17 @@ class Budget:
     """What one example costs: ``passes`` of the decoder, where one with a gradient to z counts two.
 
     >>> Budget().passes, Budget(chains=4, temperatures=100).passes
-    (972, 4294)
+    (968, 3492)
     """
 
-    climb: int = 75  # Adam's steps to the best diagonal Gaussian ...
+    climb: int = 120  # Adam's steps to the best diagonal Gaussian ...
     samples: int = 2  # ... with as many draws each
     rounds: int = 0  # times that the curvature is learned again, from draws of the last base: two for each number of z
     choose: int = 8  # draws on which bases are compared
     pilots: int = 1  # chains that find the step sizes and are thrown away
-    chains: int = 3
-    temperatures: int = 21
-    leapfrog: int = 4  # gradient steps per move; one move per temperature
+    chains: int = 2
+    temperatures: int = 26
+    leapfrog: int = 3  # gradient steps per move; one move per temperature
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -101,9 +95,9 @@ def plan_budget(passes: int, size: int) -> Budget:
     """
     if passes < LEAST:
         raise ValueError(f"passes must be at least {LEAST}, got {passes}; 1,000 cost as much as BSVI-500")
-    climb = min(400, max(10, passes * 3 // 40))
+    climb = min(400, max(10, passes * 3 // 25))
     rounds = 0 if passes < 5000 or size > WIDEST else min(4, passes // (40 * size))
-    chains, leapfrog = (3, 4) if passes < 5000 else (4, 5) if passes < 20_000 else (8, 6)
+    chains, leapfrog = (2, 3) if passes < 5000 else (4, 5) if passes < 20_000 else (8, 6)
     least = Budget(climb=climb, rounds=rounds, chains=chains, leapfrog=leapfrog, temperatures=1)
     left = (passes - least.cost(size)) // (2 * (least.pilots + chains) * leapfrog)
     return Budget(climb=climb, rounds=rounds, chains=chains, leapfrog=leapfrog, temperatures=max(1, 1 + left))
@@ -158,7 +152,7 @@ def refine_anneal(
     )
     check_columns(table, COLUMNS, store)
     warnings = (*list_doubts(table.values), *table.notes)
-    return Annealed(table.ids, table.values, bound, warnings, table.seconds)
+    return Annealed(table.ids, table.values, bound, warnings, table.seconds, int(table.values["passes"].mean()))
 
 
 class Refined(NamedTuple):
@@ -180,7 +174,7 @@ def refine(
     chunk: int | None = None,
 ) -> Refined:
     """The base density and the step sizes of every example, by a climb, its curvature, and pilots."""
-    q = KeyedModel(model, seed, MOMENT, ids).posterior(encode_detached(model, x), x)
+    q = KeyedModel(model, seed, MOMENT, ids).posterior(encode_detached(model, x, ids, seed), x)
     source = find_prior(model, x, prior)
     coordinates = Coordinates.of(q.q if source is None else source, first(x).device)
     with torch.no_grad():

@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,7 @@ class Scores:
     columns      every number per example by its name in the npz file: the scores below, ESS and k-hat
     diagnostics  effective sample sizes, and the share of examples with k-hat above 0.7 per estimator
     warnings     one line each: what should not be trusted, and what to try
+    estimates    further estimators of ln p(x) by name, such as refine-anneal-1000, each a ``Score``
     """
 
     k: int
@@ -109,6 +110,7 @@ class Scores:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+    about_estimates: Mapping[str, Any] = field(default_factory=dict)  # cost, diagnostics and warnings of each
 
     def __getitem__(self, name: str) -> Score:
         if name not in self.columns:
@@ -146,6 +148,32 @@ class Scores:
         names = (name.removeprefix("iwae_") for name in self.columns if name.startswith("iwae_"))
         return {int(n): self[f"iwae_{n}"] for n in names if n.isdigit()}
 
+    @cached_property
+    def estimates(self) -> dict[str, Score]:
+        return {name: Score(*_present(self.columns[_column(name)], self.ids)) for name in self.about_estimates}
+
+    def with_estimate(self, name: str, annealed: Any) -> "Scores":
+        """These scores and those of a further estimator, of the same examples or some of them."""
+        score = annealed.log_likelihood
+        column = np.full(len(self.ids), np.nan)
+        _, mine, theirs = np.intersect1d(self.ids, score.ids, assume_unique=True, return_indices=True)
+        column[mine] = score.per_example[theirs]
+        about = {
+            "images": len(score.ids),
+            "passes": annealed.passes,
+            "seconds": round(annealed.seconds, 3),
+            **score.summary(),
+            "minus_bsvi": (score - self.log_likelihood).summary(),
+            "diagnostics": annealed.diagnostics(),
+            "warnings": list(annealed.warnings),
+        }
+        return replace(
+            self,
+            columns={**self.columns, _column(name): column},
+            about_estimates={**self.about_estimates, name: about},
+            warnings=(*self.warnings, *annealed.warnings),
+        )
+
     def summary(self, **extra: Any) -> dict[str, Any]:
         """The split's entry in scores.json; ``extra`` adds fields such as data_sha256 and checkpoint_step."""
         plain = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")
@@ -157,6 +185,7 @@ class Scores:
             **extra,
             **{name: self[name].summary() for name in plain},
             "iwae": {str(n): score.summary() for n, score in self.iwae.items()},
+            **({"estimates": dict(self.about_estimates)} if self.about_estimates else {}),
             "diagnostics": dict(self.diagnostics),
             "warnings": list(self.warnings),
         }
@@ -182,10 +211,21 @@ class Scores:
             columns = read_arrays(folder / f"scores-{split}.npz")
             ids = columns.pop("ids")
             known = (entry["k"], entry["seed"], ids, columns, entry["diagnostics"])
-            return cls(*known, tuple(entry["warnings"]), entry["seconds"])
+            return cls(*known, tuple(entry["warnings"]), entry["seconds"], entry.get("estimates", {}))
         except (OSError, KeyError, TypeError, ValueError) as error:
             reason = type(error).__name__
             raise ValueError(f"{folder}: the scores of {split!r} are damaged ({reason}); evaluate again") from None
+
+
+def _column(name: str) -> str:
+    """Where an estimator's numbers are in the npz file."""
+    return name.replace("-", "_")
+
+
+def _present(values: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Without the examples that an estimator did not see."""
+    seen = ~np.isnan(values)
+    return values[seen], ids[seen]
 
 
 def _json_number(value: float) -> float | None:

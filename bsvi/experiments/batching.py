@@ -48,3 +48,8 @@ def count_gap_passes(k: int, steps: int) -> int:
 def count_ais_passes(chains: int = 16, pilots: int = 4, temperatures: int = 500, leapfrog: int = 10) -> int:
     """Of ``bsvi.ais``: one gradient for each leapfrog step of each chain."""
     return _GRADIENT * (chains + pilots) * temperatures * leapfrog
+
+
+def count_annealed_passes(passes: int) -> int:
+    """Of ``bsvi.refine_anneal``: nearly all are gradients, which its passes count as two."""
+    return _GRADIENT * passes // 2

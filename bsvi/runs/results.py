@@ -23,12 +23,15 @@ Entry = dict[str, Any]
 def keep_scores(folder: Path, split: str, entry: Entry, arrays: bytes) -> tuple[Path, Entry]:
     """Keep one evaluation; returns its file, and the best entry of this split, which scores.json now has.
 
-    Numbers of AIS that the same result had already, of as many images or more, stay.
+    Numbers of AIS, of further estimators and of a certificate that the same result had already, of as many images or more, stay.
     """
     own = folder / make_name("evaluation", split, entry)
-    earlier = _read_if_whole(own).get("ais")
-    if isinstance(earlier, dict) and _count(earlier, "images") >= _count(entry.get("ais"), "images"):
-        entry = {**entry, "ais": earlier}
+    earlier = _read_if_whole(own)
+    entry = _with_earlier(entry, earlier, ("ais", "certificate"))
+    known_before, asked = earlier.get("estimates"), entry.get("estimates")
+    if isinstance(known_before, dict):
+        asked = asked if isinstance(asked, dict) else {}
+        entry = {**entry, "estimates": _with_earlier(asked, known_before, tuple(known_before))}
     _write(own, entry)
     write_atomically(own.with_suffix(".npz"), arrays)
     all_splits = read_entry(folder / "scores.json")
@@ -43,6 +46,13 @@ def keep_scores(folder: Path, split: str, entry: Entry, arrays: bytes) -> tuple[
     write_atomically(folder / f"scores-{split}.npz", arrays)
     _write(folder / "scores.json", {**all_splits, split: entry})
     return own, entry
+
+
+def _with_earlier(entry: Entry, earlier: Entry, names: tuple[str, ...]) -> Entry:
+    """The entry with those parts of an earlier one that are of as many images or more."""
+    parts = {name: part for name in names if isinstance(part := earlier.get(name), dict)}
+    kept = {name: part for name, part in parts.items() if _count(part, "images") >= _count(entry.get(name), "images")}
+    return {**entry, **kept}
 
 
 def keep_gap(folder: Path, entry: Entry) -> tuple[Path, Entry]:

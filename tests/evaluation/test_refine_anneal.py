@@ -16,7 +16,7 @@ from bsvi import VAE
 from bsvi.evaluation import base_density, hmc
 from bsvi.evaluation import refine_anneal as module
 from bsvi.evaluation.refine_anneal import Budget, plan_budget, refine_anneal
-from bsvi.runs.store import share_of
+from bsvi.runs.store import share_path
 from tests.evaluation.oracle import batches, data
 from tests.oracles import PPCA, BernoulliDecoder, Counted, mean_and_error
 
@@ -161,7 +161,9 @@ def test_shares_and_a_store_give_the_numbers_of_one_process(tmp_path):
     x, path = data(model, 12), tmp_path / "store.jsonl"
     whole = refine_anneal(model, batches(x, 3), budget=SHORT)
     for number in (1, 2):
-        refine_anneal(model, islice(batches(x, 3), number - 1, None, 2), budget=SHORT, store=share_of(path, number, 2))
+        refine_anneal(
+            model, islice(batches(x, 3), number - 1, None, 2), budget=SHORT, store=share_path(path, number, 2)
+        )
     model.calls = 0
     again = refine_anneal(model, batches(x, 3), budget=SHORT, store=path)
     assert model.calls == 0  # nothing is computed twice

@@ -1,0 +1,137 @@
+"""certify(): how far ``refine_anneal`` can be off, by simulation (bidirectional Monte Carlo, Grosse et al., 2015).
+
+Draw z ~ p(z) and x ~ p(x|z) from the model itself: z is then an exact sample of p(z|x). Chains from q* bound ln p(x) from below,
+and the same chains run backwards from z bound it from above, both in expectation. The mean difference bounds the error of the
+estimate on images of the model's own. The base and the step sizes come from x alone, never from z.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from bsvi.draws import posterior
+from bsvi.evaluation.ais import Prior, resolve_prior
+from bsvi.evaluation.evaluate import check_at_least_1, encode_detached
+from bsvi.evaluation.passes import Progress, check_columns, evaluation_mode, tabulate
+from bsvi.evaluation.refine_anneal import Budget, list_doubts, refine, weigh_chains
+from bsvi.evaluation.scores import Score
+from bsvi.examples import Nested, count, first
+from bsvi.model import Model
+from bsvi.refine import PAPER_BATCH, whole
+
+COLUMNS = ("lower", "upper", "acceptance", "rise", "step_size", "nonfinite", "passes")
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """What ``bsvi.certify`` returns: ``lower`` and ``upper`` bounds of ln p(x) on the model's own images, and their ``gap``."""
+
+    ids: Int64[np.ndarray, " examples"]
+    columns: Mapping[str, Float64[np.ndarray, " examples"]]
+    warnings: tuple[str, ...]
+    seconds: float
+
+    @property
+    def lower(self) -> Score:
+        return Score(self.columns["lower"], self.ids)
+
+    @property
+    def upper(self) -> Score:
+        return Score(self.columns["upper"], self.ids)
+
+    @property
+    def gap(self) -> Score:
+        return self.upper - self.lower
+
+    @property
+    def passes(self) -> int:
+        return int(self.columns["passes"][0])
+
+    def summary(self) -> dict[str, Any]:
+        """For JSON."""
+        scores = {name: getattr(self, name).summary() for name in ("gap", "lower", "upper")}
+        about = {"images": len(self.ids), "passes": self.passes, "seconds": round(self.seconds, 3)}
+        return {**about, **scores, "warnings": list(self.warnings)}
+
+    def __str__(self) -> str:
+        return (
+            f"on {len(self.ids)} images of the model's own the estimate is at most {self.gap.mean:.2f} "
+            f"[{self.gap.low:.2f}, {self.gap.high:.2f}] nats too low, on average"
+        )
+
+
+def certify(
+    model: Model,
+    like: Nested,
+    sample: Callable[[Tensor], Nested],
+    images: int = 100,
+    passes: int = 1000,
+    budget: Budget | None = None,
+    seed: int = 0,
+    prior: Prior | None = None,
+    batch_size: int = PAPER_BATCH,
+    chunk: int | None = None,
+    store: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Certificate:
+    """The gap of ``refine_anneal`` between its bounds from below and from above, on ``images`` drawn from the model.
+
+    like            a batch of examples, which say what x and z look like; no number depends on them
+    sample          ``sample(z)`` draws one x ~ p(x|z) for each row of z, with torch's own generator
+    passes, budget  as in ``refine_anneal``: the certificate is of the same estimate at the same cost
+    prior           the distribution of one z, to draw from; found by itself for a unit Gaussian and for VAE(prior=...)
+    batch_size      images drawn and judged at once: other images with another one
+
+    >>> from bsvi import VAE
+    >>> model = VAE(torch.nn.Linear(1, 2), lambda x, z: -0.5 * ((x - z).square() + 1.837877).sum(-1))
+    >>> certify(model, torch.zeros(1, 1), lambda z: torch.normal(z, 1.0), images=20).gap.mean < 0.1
+    True
+    """
+    images, passes, seed = check_at_least_1("images", images), check_at_least_1("passes", passes), whole("seed", seed)
+    z, batches = draw_pairs(model, like, sample, images, seed, prior, check_at_least_1("batch_size", batch_size))
+
+    def bracket(x: Nested, ids: Tensor) -> dict[str, Tensor]:
+        refined = refine(model, x, ids, passes if budget is None else budget, seed, prior, chunk)
+        exact = z[ids].expand(refined.budget.chains, *(-1,) * z.ndim)
+        low, high = (weigh_chains(refined, ids, seed, chunk, start) for start in (None, exact))
+        both = {name: torch.maximum(low[name], high[name]) for name in ("rise", "nonfinite")}
+        rest = {name: low[name] for name in ("acceptance", "step_size", "passes")}
+        return {"lower": low["log_likelihood"], "upper": high["log_likelihood"], **both, **rest}
+
+    asked = {"passes": passes} if budget is None else dict(vars(budget))
+    question = {"what": "certificate", "version": 1, "seed": seed, **asked, "prior": str(prior)}
+    table = tabulate(model, batches, bracket, question, store, progress, prior=prior)
+    check_columns(table, COLUMNS, store)
+    return Certificate(table.ids, table.values, (*list_doubts(table.values), *table.notes), table.seconds)
+
+
+def draw_pairs(
+    model: Model,
+    like: Nested,
+    sample: Callable[[Tensor], Nested],
+    images: int,
+    seed: int,
+    prior: Prior | None,
+    batch_size: int,
+) -> tuple[Tensor, list[Nested]]:
+    """All z ~ p(z), and x ~ p(x|z) in batches: of the model's own, and functions of the seed and the batch size."""
+    device = first(like).device
+    with torch.no_grad(), evaluation_mode(model), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        shape = posterior(model, encode_detached(model, like), like).event_shape
+        source = resolve_prior(model, like, shape, prior)
+        if source.batch_shape:
+            raise ValueError(
+                "certify draws z without an x, and this model's prior depends on x; give another prior=..."
+            )
+        torch.manual_seed(seed)
+        z = source.sample(torch.Size((images,))).to(device)
+        drawn = [sample(part) for part in z.split(batch_size)]
+    if any(count(x) != len(part) for x, part in zip(drawn, z.split(batch_size), strict=True)):
+        raise ValueError(f"sample(z) must return one x for each of the {batch_size} rows of z, got {count(drawn[0])}")
+    return z, drawn

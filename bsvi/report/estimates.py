@@ -1,0 +1,101 @@
+"""All estimates of ln p(x) that one evaluation has, side by side with their cost, and which of them to publish."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+MARGIN = 2.0  # standard errors by which one estimate must be above another to be called higher
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One estimator's number of one evaluation: its mean over ``images``, and passes of the decoder for each of them."""
+
+    name: str
+    mean: float
+    low: float
+    high: float
+    passes: int
+    images: int
+    rise: float = math.nan  # what single chains are below their average: large where the number is still too low
+    minus_bsvi: float = math.nan  # in pairs, of the same images
+    minus_error: float = math.nan
+
+
+def list_estimates(entry: dict[str, Any]) -> list[Estimate]:
+    """BSVI-k, IWAE-n, and all further estimators of an entry of scores.json; what is damaged is left out."""
+    k, images = _whole(entry.get("k")), _whole(entry.get("examples"))
+    found = [_read(f"BSVI-{k}", entry.get("log_likelihood"), 2 * k + 1, images)]
+    draws = entry.get("iwae")
+    for count, part in draws.items() if isinstance(draws, dict) else ():
+        if str(count).isdigit():
+            found.append(_read(f"IWAE-{int(count)}", part, int(count), images))
+    further = entry.get("estimates")
+    for name, part in further.items() if isinstance(further, dict) else ():
+        if isinstance(part, dict):
+            found.append(_read(str(name), part, _whole(part.get("passes")), _whole(part.get("images"))))
+    return [estimate for estimate in found if estimate is not None]
+
+
+def choose_estimate(estimates: list[Estimate]) -> Estimate | None:
+    """The number to publish: of the most images, then refine-anneal of the most passes, then BSVI-k.
+
+    The rule does not look at the values: the highest of several noisy numbers would be too high.
+    """
+
+    def order(estimate: Estimate) -> tuple[int, int, int]:
+        kind = 2 if estimate.name.startswith("refine-anneal") else 1 if estimate.name.startswith("BSVI") else 0
+        return estimate.images, kind, estimate.passes
+
+    return max(estimates, key=order, default=None)
+
+
+def say_which(entry: dict[str, Any]) -> str:
+    """In words, which number to publish and what speaks against it."""
+    estimates = list_estimates(entry)
+    best = choose_estimate(estimates)
+    if best is None:
+        return ""
+    text = f"Publish {best.name}, {best.mean:.2f} [{best.low:.2f}, {best.high:.2f}]"
+    text += f", of {best.images} images. It is a lower bound on ln p(x) in expectation"
+    gap = _read_gap(entry, best)
+    if gap is not None:
+        text += f"; on images of the model's own it is at most {gap[0]:.2f} [{gap[1]:.2f}, {gap[2]:.2f}] nats too low"
+    text += "."
+    if best.name.startswith("BSVI"):
+        text += " refine-anneal (`--estimator refine-anneal`) is tighter at the same cost."
+    elif best.rise > 0.5:
+        text += f" Its chains disagree by {best.rise:.1f} nats, so it is still too low; use more passes."
+    if best.minus_bsvi < -MARGIN * best.minus_error:
+        text += f" BSVI is {-best.minus_bsvi:.2f} nats above it, beyond error: use more passes."
+    return text
+
+
+def _read_gap(entry: dict[str, Any], best: Estimate) -> tuple[float, float, float] | None:
+    """The certificate of this estimator at this cost."""
+    part = entry.get("certificate")
+    if not isinstance(part, dict) or part.get("estimator") != best.name or not isinstance(part.get("gap"), dict):
+        return None
+    numbers = tuple(_number(part["gap"].get(name)) for name in ("mean", "low", "high"))
+    return (numbers[0], numbers[1], numbers[2]) if all(map(math.isfinite, numbers)) else None
+
+
+def _read(name: str, part: Any, passes: int, images: int) -> Estimate | None:
+    if not isinstance(part, dict) or not math.isfinite(mean := _number(part.get("mean"))):
+        return None
+    about, difference = _part(part, "diagnostics"), _part(part, "minus_bsvi")
+    extra = (_number(about.get("rise")), _number(difference.get("mean")), _number(difference.get("stderr")))
+    return Estimate(name, mean, _number(part.get("low")), _number(part.get("high")), passes, images, *extra)
+
+
+def _part(entry: dict[str, Any], name: str) -> dict[str, Any]:
+    part = entry.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else 0
