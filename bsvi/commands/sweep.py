@@ -10,6 +10,7 @@ from bsvi.commands.sweep_flags import parse
 from bsvi.commands.sweep_plan import dry_run, make_plan
 from bsvi.sweeps.jobs import Job, run_jobs
 from bsvi.system.runtime import cores as available_cores
+from bsvi.tables.engines import ENGINES
 
 
 def main(words: list[str]) -> int:
@@ -18,24 +19,23 @@ def main(words: list[str]) -> int:
     cores = available_cores()
     small = plan[0].experiment.net.kind == "mlp" or plan[0].experiment.net.channels <= 8
     workers = arguments.jobs or (cores if small else 1)
-    share = cores // workers if arguments.on == "local" else int(arguments.cpus_per_run)
+    engine = ENGINES.find(arguments.on)
+    share = cores // workers if engine.here else int(arguments.cpus_per_run)
     threads = arguments.threads or max(1, share)
     for job in plan:
         job.train += ["--threads", str(threads)]
         job.evaluate += ["--threads", str(threads)]
     todo = [job for job in plan if job.next_words() is not None]
-    where = f"{workers} at once" if arguments.on == "local" else f"on {arguments.on}"
+    where = f"{workers} at once" if engine.here else f"on {arguments.on}"
     print(f"{len(plan)} runs of {arguments.experiment}: {len(plan) - len(todo)} finished, {len(todo)} to do, {where}")
     if arguments.dry_run:
-        return dry_run(plan, workers if arguments.on == "local" else arguments.jobs or 1, threads)
+        return dry_run(plan, workers if engine.here else arguments.jobs or 1, threads)
     sys.stdout.flush()
     before = signal.getsignal(signal.SIGTERM)
     try:
-        left = {"local": on_local, "ray": on_ray, "slurm": on_slurm}[arguments.on](plan, arguments, workers)
+        left = engine.run(plan, arguments, workers)
     except (KeyboardInterrupt, Stopped) as error:
-        again = "the jobs stay in SLURM's queue (scancel ends them); run the same command again to look at them"
-        saved = "everything is saved, run the same command again to go on"
-        print(f"interrupted; {again if arguments.on == 'slurm' else saved}", file=sys.stderr)
+        print(f"interrupted; {engine.interrupted}", file=sys.stderr)
         return 143 if isinstance(error, Stopped) else 130
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -8,6 +8,7 @@ from typing import Any
 
 from bsvi.experiments.config import EXPERIMENTS, LONGEST
 from bsvi.system.terminal import Parser
+from bsvi.tables.engines import ENGINES, describe_engines, flags_of_others
 from bsvi.tables.methods import METHODS_HELP
 
 DESCRIPTION = "Train and evaluate several methods and seeds: all that is not finished yet. Run it again to go on."
@@ -53,7 +54,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
     add("--threads", type=int, metavar="N", help="CPU threads of a run (default: the cores shared among the runs)")
     add("--dry-run", action="store_true", help="show the plan and an estimate of its time, do nothing")
-    add("--on", choices=("local", "ray", "slurm"), default="local", help="this machine, a Ray cluster, or SLURM")
+    add("--on", choices=tuple(ENGINES), default="local", help=describe_engines())
     add("--cpus-per-run", type=float, default=1.0, metavar="N", help="ray, slurm: CPUs of a run (default 1)")
     add("--gpus-per-run", type=float, default=0.0, metavar="N", help="ray, slurm: GPUs of a run; ray: 0.5 is possible")
     add("--address", metavar="HOST:PORT", help="ray: a running cluster, or auto (default: a Ray of its own, here)")
@@ -76,12 +77,12 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for word in rest:
         if (flag := word.split("=", 1)[0]) in INSTEAD:
             raise ValueError(f"{flag} is for one run, a sweep has several; {INSTEAD[flag]}")
-    if arguments.on != "slurm" and arguments.time_limit is not None:
+    if not ENGINES[arguments.on].job_limit and arguments.time_limit is not None:
         rest += ["--time-limit", arguments.time_limit]  # seconds, as ever
-    if arguments.on == "slurm":
+    if ENGINES[arguments.on].job_limit:
         arguments.time_limit = minutes(arguments.time_limit or "60")
-        arguments.slurm_option = slurm_options(arguments.slurm_option)
-    if arguments.on != "local":  # other machines have other working folders
+    arguments.slurm_option = slurm_options(arguments.slurm_option)
+    if not ENGINES[arguments.on].here:  # other machines have other working folders
         arguments.runs = arguments.runs.absolute()
         arguments.data_dir = arguments.data_dir.absolute() if arguments.data_dir else None
     return arguments, rest
@@ -89,17 +90,10 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def check(arguments: argparse.Namespace) -> None:
     """Refuse numbers that make no sense, and flags of another engine, which would silently do nothing."""
-    of: dict[str, tuple[Any, str]] = {
-        "address": (None, "ray"),
-        "partition": (None, "slurm"),
-        "slurm_option": ([], "slurm"),
-        "submit_only": (False, "slurm"),
-        "gpus_per_run": (0.0, "ray, slurm"),
-        "cpus_per_run": (1.0, "ray, slurm"),
-    }
-    for name, (default, engines) in of.items():
-        if getattr(arguments, name) != default and arguments.on not in engines:
-            raise ValueError(f"--{name.replace('_', '-')} goes with --on {engines.replace(', ', ' or --on ')}")
+    unset: dict[str, Any] = {"slurm_option": [], "submit_only": False, "gpus_per_run": 0.0, "cpus_per_run": 1.0}
+    for name, engines in flags_of_others(arguments.on).items():
+        if getattr(arguments, name, None) != unset.get(name):
+            raise ValueError(f"--{name.replace('_', '-')} goes with --on {' or --on '.join(engines)}")
     if arguments.jobs != "auto" and not (arguments.jobs.isdecimal() and int(arguments.jobs) > 0):
         raise ValueError(f"--jobs takes auto or a number of at least 1, got {arguments.jobs!r}")
     arguments.jobs = None if arguments.jobs == "auto" else int(arguments.jobs)
@@ -113,7 +107,7 @@ def check(arguments: argparse.Namespace) -> None:
         value, least = getattr(arguments, f"{name}_per_run"), 0.01 if name == "cpus" else 0.0
         if not (math.isfinite(value) and value >= least):
             raise ValueError(f"--{name}-per-run must be a number above 0, got {value:g}")
-        if value != int(value) and (arguments.on == "slurm" or value > 1):
+        if value != int(value) and (not ENGINES[arguments.on].fractions or value > 1):
             raise ValueError(f"--{name}-per-run must be whole here, got {value:g}; Ray alone can share one among runs")
 
 

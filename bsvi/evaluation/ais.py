@@ -27,10 +27,11 @@ from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, Pick, count, first, take
 from bsvi.model import Model, takes_x
 from bsvi.refine import whole
+from bsvi.tables.streams import find_streams
 
 Prior = Distribution | Callable[..., Distribution]
-START, MOVE = 20, 21  # streams of the chains' noise; the pilots have the next two
-_PILOT = 2
+START, MOVE = find_streams("ais", "start", "move")
+PILOT_START, PILOT_MOVE = find_streams("ais", "pilot-start", "pilot-move")
 _TARGET, _RATE = 0.65, 0.1  # the acceptance that HMC works best at, and how fast the pilots' step follows it
 _GRAPH = 2  # a decoder call that keeps its graph takes this many times the memory, or somewhat more
 
@@ -131,8 +132,8 @@ def ais(
                 z = stream.draw(lambda: sample(torch.Size(size)), rows).detach()
             return coordinates.u(z)
 
-        begin = NoiseStream(seed, START + _PILOT, names)
-        move = Noise(names, seed, MOVE + _PILOT)
+        begin = NoiseStream(seed, PILOT_START, names)
+        move = Noise(names, seed, PILOT_MOVE)
         steps = anneal(path, start(begin, pilots), betas, leapfrog, move, (0, pilots), None).steps
         tally, accepted, at = Tally(chains), [], 0
         begin, move = NoiseStream(seed, START, names), Noise(names, seed, MOVE)

@@ -21,9 +21,10 @@ from bsvi.evaluation.scores import Score, Scores
 from bsvi.examples import Nested, Pick, repeat, tensors
 from bsvi.model import Model, uses_x
 from bsvi.refine import SVI, whole
+from bsvi.tables.streams import find_streams
 
 SCORES = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")
-WALK, IWAE, LAST, TRAINED = 0, 1, 2, 3  # the streams of an example's noise: independent of each other
+WALK, IWAE, LAST, TRAINED = find_streams("evaluate", "walk", "iwae", "last", "trained")
 MANY = 0.2  # the share of high k-hat that warns: with few draws one in ten is high by chance
 _CALL_BYTES = 64 * 2**20  # what one decoder call without a graph may take ...
 _ACTIVATIONS = 256  # ... if the decoder holds about this many numbers per number of x

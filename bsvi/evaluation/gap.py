@@ -30,14 +30,9 @@ from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, Pick
 from bsvi.model import Model
 from bsvi.refine import SVI, whole
+from bsvi.tables.streams import find_streams
 
-CLIMB, AGAIN, CHOOSE, WIDEN, JUDGE = (
-    10,
-    11,
-    12,
-    13,
-    14,
-)  # noise streams: what is judged never saw the draws that judge it
+CLIMB, AGAIN, CHOOSE, WIDEN, JUDGE = find_streams("gap", "climb", "again", "choose", "widen", "judge")
 
 
 class _Moments(NamedTuple):

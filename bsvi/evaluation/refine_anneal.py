@@ -34,9 +34,12 @@ from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.examples import Nested, Pick, count, first
 from bsvi.model import Model
 from bsvi.refine import whole
+from bsvi.tables.streams import find_streams
 
-MOMENT, CLIMB, ROUND, CHOOSE = 30, 31, 32, 33  # streams of an example's noise, all apart from each other:
-PILOT, PILOT_MOVE, START, MOVE, EXACT = 34, 35, 36, 37, 38  # what is weighed never saw what chose base and steps
+MOMENT, CLIMB, ROUND, CHOOSE = find_streams("refine-anneal", "moment", "climb", "round", "choose")
+# what is weighed never saw what chose the base and the steps
+PILOT, PILOT_MOVE = find_streams("refine-anneal", "pilot", "pilot-move")
+START, MOVE, EXACT = find_streams("refine-anneal", "start", "move", "exact")
 COLUMNS = ("log_likelihood", "ess", "acceptance", "rise", "step_size", "correlated", "passes", "nonfinite")
 LEAST = 200  # passes, of which a climb and a few temperatures can be made
 _GRAPH = 2  # a decoder call that keeps its graph takes this many times the memory, or somewhat more

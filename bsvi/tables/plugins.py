@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from bsvi.tables.data_sets import DATA_SETS
+from bsvi.tables.engines import ENGINES
 from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.tables.methods import METHODS
 from bsvi.tables.table import Table
 
 VARIABLE = "BSVI_PLUGINS"
-TABLES: tuple[Table[Any], ...] = (METHODS, DATA_SETS, LIKELIHOODS)
+TABLES: tuple[Table[Any], ...] = (METHODS, DATA_SETS, LIKELIHOODS, ENGINES)
 
 
 def load_plugins() -> None:
