@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bsvi.adapters.distributions import wrap
+    from bsvi.beyond.end_to_end import EndToEnd
+    from bsvi.beyond.updates import Network, Rates
+    from bsvi.beyond.with_refinement import WithRefinement
     from bsvi.bounds import giwae, responsibilities
     from bsvi.buffer_weights import Last, Learned, Uniform, buffer_weight_average
     from bsvi.evaluation.ais import ais
@@ -39,6 +42,10 @@ _HOME = {
     "Trajectory": "trajectory",
     "Amortized": "refine",
     "SVI": "refine",
+    "EndToEnd": "beyond.end_to_end",
+    "Network": "beyond.updates",
+    "Rates": "beyond.updates",
+    "WithRefinement": "beyond.with_refinement",
     "AllDraws": "theta",
     "LastDraw": "theta",
     "Resampled": "theta",
@@ -66,6 +73,7 @@ __all__ = [
     "AllDraws",
     "Amortized",
     "DiagonalGaussian",
+    "EndToEnd",
     "Estimate",
     "Last",
     "LastDraw",
@@ -73,12 +81,15 @@ __all__ = [
     "Look",
     "Method",
     "Model",
+    "Network",
     "Objective",
+    "Rates",
     "Recomputed",
     "Resampled",
     "Training",
     "Trajectory",
     "Uniform",
+    "WithRefinement",
     "ais",
     "amortization_gap",
     "buffer_weight_average",

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.objectives import Objective
 from bsvi.refine import SVI, Amortized, whole
 from bsvi.tables.methods import METHODS, Method
@@ -12,7 +13,15 @@ __all__ = ["METHODS", "Method", "objective"]
 
 
 def objective(
-    name: str, k: int | None = None, svi: SVI | None = None, *, resampled: int = 1, recompute: bool | None = None
+    name: str,
+    k: int | None = None,
+    svi: SVI | None = None,
+    *,
+    resampled: int = 1,
+    recompute: bool | None = None,
+    width: int | None = None,
+    learned_rates: bool | None = None,
+    finite_difference: bool = False,
 ) -> Objective:
     """The objective of one of the methods: ``objective("bsvi-sir", k=9)``.
 
@@ -22,6 +31,10 @@ def objective(
     recompute  for the methods that learn from all draws: get theta's gradient by running the decoder again, one draw
                at a time (``Recomputed``), in place of keeping k + 1 decoder graphs in memory. None: where the graphs of
                the BSVI methods would take more than 1 GiB
+    width      how many numbers lambda has per example, 2 * latent: the methods that are trained end to end then have a rate
+               for every coordinate, and the network of the iterative ones can be saved before its first batch
+    learned_rates      whether a method that is trained end to end learns its rates; None: as its row says
+    finite_difference  for the same methods, where the decoder cannot be differentiated twice
 
     >>> objective("bsvi-sir", k=5).refinement.steps, objective("svi", k=5).refinement.steps
     (5, 6)
@@ -39,7 +52,13 @@ def objective(
     if isinstance(theta, Resampled):
         theta = Resampled(resampled)
     draws = method.draws(k, svi)
-    if isinstance(draws, Amortized):
+    if isinstance(draws, EndToEnd):
+        draws = draws.change(width, learned_rates, finite_difference)
+        if recompute is not None and isinstance(theta, AllDraws):
+            theta = AllDraws(budget=0.0 if recompute else math.inf)  # of a step's graph; Recomputed would cut it off
+    elif learned_rates is not None or finite_difference:
+        raise ValueError(f"{name} is not trained end to end: leave learned_rates and finite_difference out")
+    elif isinstance(draws, Amortized):
         draws = replace(draws, recompute=bool(recompute) and draws.draws > 1)
     elif isinstance(theta, AllDraws) and recompute is not None:
         theta = Recomputed() if recompute else AllDraws(budget=math.inf)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.bounds import Bound, giwae
 from bsvi.buffer_weights import Uniform
 from bsvi.checks.trial import check_model, check_repeats
@@ -88,7 +89,7 @@ class Objective(nn.Module):
     def decoder_calls(self) -> int:
         """Passes of the decoder per example and step, counting each row of a batched call, if graphs are kept as asked."""
         svi: Any = self.refinement
-        rows = (svi.steps + 1) * svi.samples if isinstance(svi, SVI) else 0
+        rows = (svi.steps + 1) * svi.samples if isinstance(svi, SVI | EndToEnd) else 0
         return svi.decoder_calls + self.theta.decoder_calls(rows)
 
     def extra_repr(self) -> str:

@@ -76,9 +76,7 @@ class EndToEnd(nn.Module):
         lambda_0 = encode(model, x)
         start = lambda_0 if self.encoder else lambda_0.detach()
         noise = Noise(lambda_0.device) if torch.is_grad_enabled() else None
-        theta = (
-            [] if attach is None or attach > 0 else trainable(model)
-        )  # frozen: its rule gives it a gradient elsewhere
+        theta = trainable(model) if attach == 0 else []  # to freeze, where theta's rule gives it another gradient
         buffer, slope, bad = self.unroll(model, x, start, beta, theta, budget)
         if buffer.attached and any_true(bad):
             # 0 * inf would spoil every gradient: in the graph another example stands in for one that has no finite slope
@@ -199,6 +197,24 @@ class EndToEnd(nn.Module):
         for i in range(self.svi.steps):
             _, lambda_, state, _ = self.take(i, model, x, lambda_, state, 1.0, [])
         return lambda_
+
+    @property
+    def steps(self) -> int:
+        return self.svi.steps
+
+    @property
+    def samples(self) -> int:
+        return self.svi.samples
+
+    def change(self, width: int | None, learned: bool | None = None, finite_difference: bool = False) -> "EndToEnd":
+        """The same refinement for a lambda of this width, with rates that are ``learned`` or not (None: as they are)."""
+        return EndToEnd(
+            self.svi,
+            self.update.change(width, learned),
+            second_order=self.second_order,
+            finite_difference=finite_difference or self.finite_difference,
+            encoder=self.encoder,
+        )
 
     @property
     def decoder_calls(self) -> int:

@@ -41,6 +41,12 @@ class Rates(nn.Module):
         if learned:
             self.log_rates = nn.Parameter(torch.full((svi.steps, width), math.log(svi.lr)))
 
+    def change(self, width: int | None, learned: bool | None) -> "Rates":
+        return Rates(self.svi, self.learned if learned is None else learned, width or 1)
+
+    def extra_repr(self) -> str:
+        return f"learned={self.learned}"
+
     def rates(self) -> Tensor:
         """rho, (steps, width)."""
         return self.log_rates.exp() if self.learned else torch.full((self.svi.steps, 1), self.svi.lr)
@@ -92,6 +98,11 @@ class Network(LazyModuleMixin, nn.Module):
         self.read, self.write, self.shift = (nn.UninitializedParameter() for _ in range(3))
         if width is not None:
             self.make(width)
+
+    def change(self, width: int | None, learned: bool | None) -> "Network":
+        if learned is not None:
+            raise ValueError("iterative inference has a network in place of rates; leave learned_rates out")
+        return Network(width, self.hidden)
 
     def make(self, width: int) -> None:
         """Make the weights for this width: small steps at first, as the gate keeps most of the old lambda."""

@@ -96,7 +96,16 @@ def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str, spe
 
 def build_objective(e: Experiment) -> Objective:
     svi = SVI(**e.svi.model_dump())
-    return objective(e.method, e.svi.steps, svi, resampled=e.resampled, recompute=e.recompute)
+    return objective(
+        e.method,
+        e.svi.steps,
+        svi,
+        resampled=e.resampled,
+        recompute=e.recompute,
+        width=2 * e.net.latent,
+        learned_rates=e.e2e.learned_rates,
+        finite_difference=e.e2e.finite_difference,
+    )
 
 
 def build_phases(e: Experiment, device: torch.device) -> tuple[Phase, ...]:

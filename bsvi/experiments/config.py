@@ -96,6 +96,15 @@ class SVISettings(Settings):
     )
 
 
+class EndToEndSettings(Settings):
+    learned_rates: bool | None = Field(
+        None, description="learn a rate for every step and coordinate of lambda (default: as the method says)"
+    )
+    finite_difference: bool = Field(
+        False, description="second-order products by differences, for decoders that cannot be differentiated twice"
+    )
+
+
 class Optim(Settings):
     lr: float = Field(1e-3, gt=0, le=MOST, description="AMSGrad's rate (paper)")
     max_grad_norm: float = Field(
@@ -147,6 +156,7 @@ class Experiment(Settings):
     data: Data = Data()
     net: Net = Net()
     svi: SVISettings = SVISettings()
+    e2e: EndToEndSettings = EndToEndSettings()
     optim: Optim = Optim()
     anneal: Anneal = Anneal()
     batch_size: int = Field(50, ge=1, le=MOST, description="paper's")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.draws import encode, weigh
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import Experiment
@@ -86,7 +87,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def settled(objective: Objective, model: VAE, x: Tensor) -> Objective:
     """The objective after it has decided whether the decoder's graphs fit its budget, which it cannot see on meta tensors."""
     theta, svi = objective.theta, objective.refinement
-    if isinstance(theta, AllDraws) and isinstance(svi, SVI) and theta.budget < math.inf:
+    if isinstance(theta, AllDraws) and isinstance(svi, SVI | EndToEnd) and theta.budget < math.inf:
         sizes: dict[int, int] = {}
 
         def note(saved: Tensor) -> Tensor:
@@ -95,9 +96,16 @@ def settled(objective: Objective, model: VAE, x: Tensor) -> Objective:
 
         lambda_ = encode(model, x).detach().requires_grad_()
         with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-            kept = weigh(model, x, model.posterior(lambda_), svi.samples)  # noqa: F841 - keeps the storages apart
+            kept: object = (  # noqa: F841 - keeps the storages apart
+                weigh(model, x, model.posterior(lambda_), svi.samples)
+                if isinstance(svi, SVI)
+                else svi.take(0, model, x, lambda_, svi.update.begin(lambda_), 1.0, [])
+            )
         fits = (svi.steps + 1) * sum(sizes.values()) <= theta.budget
-        objective.theta = AllDraws(budget=math.inf) if fits else Recomputed()
+        again = (
+            Recomputed() if isinstance(svi, SVI) else AllDraws(budget=-1.0)
+        )  # a size on meta tensors is never above 0
+        objective.theta = AllDraws(budget=math.inf) if fits else again
     return objective
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.data import Dataset, Split, training_batches
 from bsvi.draws import encode, weigh
 from bsvi.evaluation.evaluate import cut_into_chunks
@@ -68,7 +69,7 @@ def timed_as(method: str) -> str:
 
 
 def _walks(objective: Objective) -> bool:
-    return isinstance(objective.refinement, SVI)
+    return isinstance(objective.refinement, SVI | EndToEnd)
 
 
 def rows(objective: Objective) -> int:

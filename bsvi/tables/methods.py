@@ -56,6 +56,15 @@ def _walk(k: int, svi: "bsvi.SVI") -> Any:
     return replace(svi, steps=k)
 
 
+def _trained(k: int, svi: "bsvi.SVI", learned: bool = True) -> Any:
+    walk = replace(svi, steps=k)
+    return bsvi.EndToEnd(walk, bsvi.Rates(walk, learned))
+
+
+def _network(k: int, svi: "bsvi.SVI") -> Any:
+    return bsvi.EndToEnd(replace(svi, steps=k), bsvi.Network(), second_order=False)
+
+
 METHODS: Table[Method] = Table(
     "method",
     {
@@ -139,6 +148,60 @@ METHODS: Table[Method] = Table(
             paper=True,
             buffer="learned",
             timed_as="bsvi-sir",
+        ),
+        "vae-stl": Method(
+            label="VAE-STL",
+            draws=lambda k, svi: bsvi.Amortized(1, dreg=True),
+            pi=_uniform,
+            theta=lambda: bsvi.AllDraws(),
+            use_when="q is close to the posterior",
+            look=Look("#8c6d5a", "#cbb09f", "--", "o"),
+            timed_as="vae",
+        ),
+        "iwae-dreg": Method(
+            label="IWAE-k′-DReG",
+            draws=lambda k, svi: bsvi.Amortized(k + 1, dreg=True),
+            pi=_uniform,
+            theta=lambda: bsvi.AllDraws(),
+            use_when="`iwae` with many draws",
+            look=Look("#a1386f", "#f27fb9", "--", "s"),
+            timed_as="iwae",
+        ),
+        "sa-vae": Method(
+            label="SA-VAE-k′",
+            draws=lambda k, svi: _trained(k + 1, svi, learned=False),
+            pi=lambda weights: bsvi.Last(),
+            theta=lambda: bsvi.AllDraws(),
+            use_when="you need the baseline, end to end",
+            look=Look("#3d7a3a", "#86cf82", "--", "^"),
+            buffer="last",
+        ),
+        "bsvi-e2e": Method(
+            label="BSVI-k-E2E",
+            draws=_trained,
+            pi=_uniform,
+            theta=lambda: bsvi.AllDraws(),
+            use_when="updates are few, or images grey",
+            look=Look("#b3001b", "#ff6b7d", "-", "h"),
+            buffer="uniform",
+        ),
+        "iterative": Method(
+            label="Iterative-k′",
+            draws=lambda k, svi: _network(k + 1, svi),
+            pi=lambda weights: bsvi.Last(),
+            theta=lambda: bsvi.AllDraws(),
+            use_when="you need the baseline, by a network",
+            look=Look("#5b7f00", "#b5dc4c", ":", "<"),
+            buffer="last",
+        ),
+        "iterative-bsvi": Method(
+            label="Iterative-k-BSVI",
+            draws=_network,
+            pi=_uniform,
+            theta=lambda: bsvi.AllDraws(),
+            use_when="nothing may be differentiated twice",
+            look=Look("#007a87", "#4fd0dd", ":", ">"),
+            buffer="uniform",
         ),
     },
 )

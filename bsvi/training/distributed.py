@@ -81,7 +81,7 @@ class Ranks(Team):
         return load() if value is None else value
 
     def make_bound(self, model: Any, objective: Objective) -> Callable[[Any, float], Estimate]:
-        svi = objective.refinement
+        svi = getattr(objective.refinement, "svi", objective.refinement)
         if getattr(svi, "clip", "") == "batch":
             raise ValueError(
                 "svi.clip batch couples the examples of a batch, which several processes share; use svi.clip example, "

@@ -16,6 +16,12 @@ CALLS = {  # name: (weights, decoder calls, rows per example) for k = 9
     "bsvi-pi": (10, 10, 10),
     "bsvi-sir": (10, 11, 11),
     "bsvi-sir-pi": (10, 11, 11),
+    "vae-stl": (1, 1, 1),
+    "iwae-dreg": (10, 1, 10),
+    "sa-vae": (11, 11, 11),
+    "bsvi-e2e": (10, 10, 10),
+    "iterative": (11, 11, 11),
+    "iterative-bsvi": (10, 10, 10),
 }
 
 
@@ -64,3 +70,16 @@ def test_the_encoder_runs_exactly_once_per_step():
         model.encoder.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         objective(name, k=3)(model, torch.rand(7, 20).round()).loss.backward()
         assert len(calls) == 1
+
+
+def test_differences_of_gradients_cost_two_more_passes_a_step():
+    model, x = make(), torch.rand(7, 20).round()
+    made = objective("bsvi-e2e", k=9, finite_difference=True)
+    made(model, x).loss.backward()
+    assert model.decoder.calls == made.decoder_calls == 28
+
+
+def test_steps_made_again_in_backward_run_the_decoder_once_more():
+    model, x = make(), torch.rand(7, 20).round()
+    objective("bsvi-e2e", k=9, recompute=True)(model, x).loss.backward()
+    assert model.decoder.calls == 10 + 9  # the first step, by which the graphs are measured, keeps its own

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bsvi import SVI
+from bsvi import SVI, EndToEnd, Network
 from tests.oracles import FLOAT, PPCA
 
 
@@ -59,8 +59,15 @@ def test_the_default_step_agrees_too():
 @pytest.mark.parametrize("double_sampling", [False, True])
 @pytest.mark.parametrize("samples", [1, 3])
 def test_log_w_is_what_z_and_lambda_say(double_sampling, samples):
+    svi = SVI(steps=4, samples=samples, double_sampling=double_sampling)
+    check_log_w(svi)
+    check_log_w(EndToEnd(svi))
+    check_log_w(EndToEnd(svi, Network(width=6).double(), second_order=False))
+
+
+def check_log_w(refinement):
     model = PPCA(latent=3, visible=5).start_wide()
-    trajectory, _ = SVI(steps=4, samples=samples, double_sampling=double_sampling)(model, model.batch(50), beta=0.7)
+    trajectory, _ = refinement(model, model.batch(50), beta=0.7)
     mean, log_var = trajectory.lambda_.chunk(2, dim=-1)
     log_q = torch.distributions.Normal(mean, (0.5 * log_var).exp()).log_prob(trajectory.z).sum(-1)
     log_p = torch.distributions.Normal(0.0, 1.0).log_prob(trajectory.z).sum(-1)
