@@ -23,7 +23,7 @@ from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.beyond.updates import Network, Rates
 from bsvi.beyond.with_refinement import add_refinement
 from bsvi.data import evaluation_batches
-from bsvi.experiments.build import Built, build
+from bsvi.experiments.build import BuiltExperiment, build
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.training.loop import annealed, inference_parameters
 
@@ -77,7 +77,7 @@ FORMS: dict[str, Make] = {
 
 
 def train(
-    built: Built, objective: bsvi.Objective, seconds: float, look: Callable[[], dict[str, Any]]
+    built: BuiltExperiment, objective: bsvi.Objective, seconds: float, look: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """Train for this CPU time as ``bsvi.train`` does, without run folder; what ``look`` finds on the way and at the end."""
     model, settings, found = built.model, built.training(), {}
@@ -98,7 +98,7 @@ def train(
     return found
 
 
-def measure(built: Built, make: Make, seconds: float) -> dict[str, Any]:
+def measure(built: BuiltExperiment, make: Make, seconds: float) -> dict[str, Any]:
     """Train one form and judge it."""
     torch.manual_seed(built.experiment.seed)
     svi = bsvi.SVI(**built.experiment.svi.model_dump())

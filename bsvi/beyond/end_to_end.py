@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from bsvi.beyond.second_order import Noise, gradient_by_differences, run_again_in_backward
 from bsvi.beyond.updates import Rates
-from bsvi.draws import Draw, Weighed, any_true, closed_form_kl, draw, encode, posterior, weigh_draw
-from bsvi.examples import Nested, take
+from bsvi.draws import Weighed, closed_form_kl, draw, encode, posterior, weigh_draw, without_zero_weights
+from bsvi.examples import Nested
 from bsvi.graphs import GraphSize, held_once
 from bsvi.model import Model, frozen, reached, trainable
 from bsvi.refine import SVI, Refined, finite
@@ -75,18 +75,8 @@ class EndToEnd(nn.Module):
     ) -> Refined:
         lambda_0 = encode(model, x)
         start = lambda_0 if self.encoder else lambda_0.detach()
-        noise = Noise(lambda_0.device) if torch.is_grad_enabled() else None
         theta = trainable(model) if attach == 0 else []  # to freeze, where theta's rule gives it another gradient
-        buffer, slope, bad = self.unroll(model, x, start, beta, theta, budget)
-        if buffer.attached and any_true(bad):
-            # 0 * inf would spoil every gradient: in the graph another example stands in for one that has no finite slope
-            row = torch.where(bad, (~bad).long().argmax(), torch.arange(len(bad), device=bad.device))
-            attached, buffer.attached = buffer.attached, {}
-            if noise is not None and not bad.all():
-                with noise:
-                    again, slope, _ = self.unroll(model, take(x, row), start[row], beta, theta, budget)
-                for i, log_w in attached.items():
-                    buffer.attached[i] = torch.where(bad, log_w.detach(), again.attached[i])
+        buffer, slope = self.unroll(model, x, start, beta, theta, budget)
         phi = torch.zeros(len(lambda_0), dtype=torch.float64, device=lambda_0.device)
         if not self.encoder:
             phi = phi + ((lambda_0 - lambda_0.detach()) * finite(slope.detach())).sum(-1)
@@ -95,8 +85,8 @@ class EndToEnd(nn.Module):
 
     def unroll(
         self, model: Model, x: Nested, lambda_: Tensor, beta: float, theta: list[Tensor], budget: float
-    ) -> tuple[Buffer, Tensor, Tensor]:
-        """The k + 1 weighted proposals, the gradient at the first, and which examples met a number that is not finite."""
+    ) -> tuple[Buffer, Tensor]:
+        """The k + 1 weighted proposals, and the gradient at the first."""
         steps, training = self.svi.steps, torch.is_grad_enabled()
         buffer, state = Buffer(steps + 1, self.svi.samples), self.update.begin(lambda_)
         recompute, parameters = False, list[Tensor]()
@@ -112,15 +102,12 @@ class EndToEnd(nn.Module):
                     else take(i, lambda_, state)
                 )
             if i == 0:
-                slope, bad = taken.gradient, torch.zeros(len(lambda_), dtype=torch.bool, device=lambda_.device)
-                recompute = (steps + 1) * size.bytes > budget
+                slope, recompute = taken.gradient, (steps + 1) * size.bytes > budget
                 if recompute:
                     parameters = [*reached(model, taken.weighed.log_w, taken.lambda_), *self.update.parameters()]
-            bad = bad | ~torch.isfinite(taken.weighed.log_w.detach()).all(0)
-            bad = bad | ~torch.isfinite(taken.gradient.detach()).all(-1)
             buffer.add(lambda_, taken.weighed)
             lambda_, state = taken.lambda_, taken.state
-        return buffer, slope, bad
+        return buffer, slope
 
     def take(
         self, i: int, model: Model, x: Nested, lambda_: Tensor, state: Tensor, beta: float, theta: list[Tensor]
@@ -130,27 +117,28 @@ class EndToEnd(nn.Module):
         if i == svi.steps:
             drawn = draw(posterior(model, lambda_, x), svi.samples, len(lambda_))
             with frozen(theta):
-                return Taken(weigh_draw(model, x, drawn, beta), lambda_, state, torch.zeros_like(lambda_))
+                weighed = without_zero_weights(model, x, lambda_, weigh_draw(model, x, drawn, beta), beta)
+            return Taken(weighed, lambda_, state, torch.zeros_like(lambda_))
         twice = training and self.second_order and not self.finite_difference
         with torch.enable_grad(), uncompiled() if twice else nullcontext():
             at = lambda_ if lambda_.requires_grad and training else lambda_.detach().requires_grad_()
             q = posterior(model, at, x)
             frozen_now = theta if training else trainable(model)
 
-            def steer(at: Tensor, q: Any = None) -> tuple[Draw, Weighed, Tensor]:
+            def steer(at: Tensor, q: Any = None) -> tuple[Weighed, Tensor]:
                 q = posterior(model, at, x) if q is None else q
                 drawn = draw(q, svi.samples, len(lambda_))
                 with frozen(frozen_now):
-                    weighed = weigh_draw(model, x, drawn, beta)
-                return drawn, weighed, self.value(model, x, q, weighed, beta)
+                    weighed = without_zero_weights(model, x, at, weigh_draw(model, x, drawn, beta), beta)
+                return weighed, self.value(model, x, q, weighed, beta)
 
             noise = Noise(lambda_.device) if training and self.second_order and self.finite_difference else None
-            _, weighed, value = steer(at, q)
+            weighed, value = steer(at, q)
             if svi.double_sampling:  # section 4.2: another draw makes the step
                 noise = None if noise is None else Noise(lambda_.device)
-                value = steer(at, q)[2]
+                value = steer(at, q)[1]
             if noise is not None:
-                g = gradient_by_differences(lambda at: steer(at)[2], noise, value, at, reached(model, value))
+                g = gradient_by_differences(lambda at: steer(at)[1], noise, value, at, reached(model, value))
             else:
                 g = gradient(value, at, twice, training)
             if twice and not self.tried:

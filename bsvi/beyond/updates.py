@@ -106,9 +106,10 @@ class Network(LazyModuleMixin, nn.Module):
 
     def make(self, width: int) -> None:
         """Make the weights for this width: small steps at first, as the gate keeps most of the old lambda."""
-        for parameter, shape in ((self.read, (self.hidden, 2 * width)), (self.write, (2 * width, self.hidden))):
-            parameter.materialize(shape)
-            nn.init.uniform_(parameter, -(shape[1] ** -0.5), shape[1] ** -0.5)
+        with torch.random.fork_rng(devices=[]):  # the draws that follow are those of any other method
+            for parameter, shape in ((self.read, (self.hidden, 2 * width)), (self.write, (2 * width, self.hidden))):
+                parameter.materialize(shape)
+                nn.init.uniform_(parameter, -(shape[1] ** -0.5), shape[1] ** -0.5)
         self.shift.materialize((2 * width,))
         with torch.no_grad():
             self.shift.copy_(torch.cat([torch.zeros(width), torch.full((width,), KEPT)]))

@@ -41,7 +41,8 @@ def changed_fields(run: Run, experiment: Experiment) -> list[str]:
     if moved(stored, experiment):
         data = experiment.data.model_copy(update={"name": stored["config"]["data"]["name"]})
         experiment = experiment.model_copy(update={"data": data})
-    return list_differences(stored["config"], experiment.model_dump(mode="json"))
+    known = Experiment().model_dump(mode="json") | stored["config"]  # an older version did not know some fields
+    return list_differences(known, experiment.model_dump(mode="json"))
 
 
 def moved(stored: dict[str, Any], experiment: Experiment) -> bool:

@@ -66,7 +66,7 @@ def test_parameters_that_are_no_leaves_get_the_same_gradient(name):
     class Both(nn.Module):
         def __init__(self):
             super().__init__()
-            self.model, self.objective = scalar_model(), bsvi.objective(name, k=2)
+            self.model, self.objective = scalar_model(), bsvi.objective(name, k=2, width=2)
 
         def forward(self, x):
             return self.objective(self.model, x).loss
