@@ -4,7 +4,7 @@ Everything that forms a weight is float32 or wider, whatever ``torch.autocast`` 
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -18,6 +18,7 @@ from bsvi.examples import Nested, count, repeat, take
 from bsvi.model import Model, Shape, call_with_x, frozen, trainable
 
 T = TypeVar("T")
+Slopes = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]  # of z: ln p(x|z), its slope, ln p(z), its slope
 REDUCED = (torch.float16, torch.bfloat16)
 
 
@@ -42,9 +43,10 @@ class Weighed(NamedTuple):
     z: Tensor  # (samples, batch, latent)
     log_lik: Tensor  # (samples, batch): ln p(x|z)
     log_w: Tensor  # (samples, batch): ln p(x|z) + beta (ln p(z) - ln q(z))
+    slope: Tensor | None = None  # d ln w / d z at fixed ln q, as z, where the model knows it: then there is no graph
 
     def detach(self) -> "Weighed":
-        return Weighed(*(value.detach() for value in self))
+        return Weighed(self.z.detach(), self.log_lik.detach(), self.log_w.detach())
 
 
 def encode(model: Model, x: Nested) -> Tensor:
@@ -96,18 +98,27 @@ def rsample_and_log_prob(q: Distribution, shape: Shape) -> tuple[Tensor, Tensor]
 
     A subclass that changes ``rsample`` or ``log_prob`` below that method is asked for both one by one.
     """
-    if _has_both(type(q)):  # type: ignore[arg-type]
+    if _offers(type(q), "rsample_and_log_prob", "rsample", "log_prob"):  # type: ignore[arg-type]
         return q.rsample_and_log_prob(shape)  # type: ignore[attr-defined]
     z = q.rsample(torch.Size(shape))
     return z, q.log_prob(z)
 
 
 @cache
-def _has_both(family: type) -> bool:
+def _offers(family: type, name: str, *beside: str) -> bool:
+    """Whether a class has this method, and no subclass has changed one of those ``beside`` it since."""
+
     def depth(name: str) -> int:
         return next((i for i, base in enumerate(family.__mro__) if name in vars(base)), len(family.__mro__))
 
-    return depth("rsample_and_log_prob") <= min(depth("rsample"), depth("log_prob"), len(family.__mro__) - 1)
+    return depth(name) <= min(*map(depth, beside), len(family.__mro__) - 1)
+
+
+def pull_back(q: Distribution) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """The family's own gradient from z and ln q to lambda (``DiagonalGaussian.pull_back``), if it offers one."""
+    q = q.q if isinstance(q, Proposal) else q
+    known = _offers(type(q), "pull_back", "__init__", "rsample", "log_prob", "rsample_and_log_prob")  # type: ignore[arg-type]
+    return q.pull_back if known else None  # type: ignore[attr-defined]
 
 
 def log_prior(model: Model, z: Tensor, x: Nested) -> Float[Tensor, " batch"]:
@@ -148,6 +159,29 @@ def weigh_draw(model: Model, x: Nested, drawn: Draw, beta: float = 1.0, recomput
     log_lik = log_likelihood(model, x, rows, recompute).view(samples, batch)
     log_ratio = prior.view(samples, batch) - drawn.log_q
     return Weighed(drawn.z, log_lik, log_lik + (log_ratio if beta == 1.0 else beta * log_ratio))
+
+
+def slopes_of(model: Model, x: Nested, lambda_: Tensor, samples: int) -> Slopes | None:
+    """The model's own derivatives (``VAE.slopes``) for ``samples`` draws of each example, where it and its family offer them."""
+    offered = getattr(model, "slopes", None)
+    if (
+        offered is None
+        or torch.is_autocast_enabled(lambda_.device.type)
+        or pull_back(posterior(model, lambda_, x)) is None
+    ):
+        return None
+    return offered(repeat(x, samples))
+
+
+def weigh_by_hand(drawn: Draw, slopes: Slopes, beta: float = 1.0) -> Weighed:
+    """As ``weigh_draw`` without a graph, with the weights' slope by z from the model's own derivatives."""
+    samples, batch = drawn.log_q.shape
+    with torch.no_grad():
+        log_lik, by_lik, prior, by_prior = slopes(drawn.z.flatten(0, 1))
+        log_lik = log_lik.double().view(samples, batch)
+        log_w = torch.add(log_lik, prior.view(samples, batch) - drawn.log_q, alpha=beta)
+        slope = by_lik.add_(by_prior, alpha=beta).view(drawn.z.shape)
+    return Weighed(drawn.z, log_lik, log_w, slope)
 
 
 def without_zero_weights(
@@ -206,11 +240,16 @@ class Proposal(Distribution):
 
 def full_precision() -> AbstractContextManager[Any]:
     """Within this context ``torch.autocast`` does nothing: weights are sums that reduced precision would spoil."""
+    enabled = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    if not enabled:
+        return _AS_IT_IS
     stack = ExitStack()
-    for device in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(device):
-            stack.enter_context(torch.autocast(device, enabled=False))
+    for device in enabled:
+        stack.enter_context(torch.autocast(device, enabled=False))
     return stack
+
+
+_AS_IT_IS = nullcontext()
 
 
 def each_block(gradient: Tensor, q: Any, function: Callable[[Tensor], Tensor]) -> Tensor:

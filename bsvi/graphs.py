@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from bsvi.draws import Draw, Weighed, weigh_draw
+from bsvi.draws import Draw, Slopes, Weighed, weigh_by_hand, weigh_draw
 from bsvi.examples import Nested, tensors
 from bsvi.model import Model, frozen, reached, trainable
 
@@ -23,8 +23,18 @@ class Graphs:
     the decoder has no parameter to train. ``kept`` says whether the bound leads to theta, so that it needs no other term.
     """
 
-    def __init__(self, model: Model, x: Nested, beta: float, proposals: int, attach: int, budget: float) -> None:
+    def __init__(
+        self,
+        model: Model,
+        x: Nested,
+        beta: float,
+        proposals: int,
+        attach: int,
+        budget: float,
+        slopes: Slopes | None = None,
+    ) -> None:
         self.model, self.x, self.beta, self.proposals, self.budget = model, x, beta, proposals, budget
+        self.slopes = slopes
         self.attach = attach if torch.is_grad_enabled() else 0
         self.kept = self.attach > 0
         self.theta = trainable(model)
@@ -32,6 +42,10 @@ class Graphs:
     def keeps(self, i: int) -> bool:
         """Whether the graph of proposal ``i`` stays."""
         return i >= self.proposals - self.attach
+
+    def by_hand(self, i: int) -> bool:
+        """Whether the slope of proposal ``i`` needs no graph, as the model and q know their derivatives."""
+        return self.slopes is not None and not self.keeps(i)
 
     def weigh(self, i: int, drawn: Draw, steers: bool) -> Weighed:
         """The weights of proposal ``i`` (Alg. 1, l.7): with a graph to z if the draw ``steers``, and to theta if it stays."""
@@ -45,7 +59,12 @@ class Graphs:
         return weighed
 
     def weigh_apart(self, drawn: Draw, steers: bool, keep: bool = False) -> Weighed:
-        """The weights with a graph of their own, whose leaves are z and theta as far as they are asked for."""
+        """The weights with a graph of their own, whose leaves are z and theta as far as they are asked for.
+
+        Where the model knows its slope by z, and z alone is asked for, there is no graph but this slope.
+        """
+        if self.slopes is not None and steers and not keep:
+            return weigh_by_hand(drawn, self.slopes, self.beta)
         z = drawn.z.detach().requires_grad_(steers)
         with frozen([] if keep else self.theta), torch.set_grad_enabled(steers or keep):
             return weigh_draw(self.model, self.x, Draw(z, drawn.log_q.detach()), self.beta)

@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from bsvi.draws import (
     each_block,
     encode,
     posterior,
+    pull_back,
+    slopes_of,
     weigh,
     weigh_draw,
     without_zero_weights,
@@ -187,9 +189,11 @@ class SVI:
             budget: bytes that these graphs may take; beyond it none is kept.
         """
         training, samples, batch, state = torch.is_grad_enabled(), self.samples, len(lambda_), None
-        graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
+        slopes = None if self.closed_form_kl else slopes_of(model, x, lambda_.detach(), samples)
+        graphs = Graphs(model, x, beta, self.steps + 1, attach, budget, slopes)
         for i in range(self.steps):  # l.5
-            lambda_ = lambda_.detach().requires_grad_()  # the stop-gradient: theta must not learn through SVI
+            # the stop-gradient: theta must not learn through SVI
+            lambda_ = lambda_.detach().requires_grad_(not graphs.by_hand(i))
             with torch.enable_grad():
                 q = posterior(model, lambda_, x)
                 steering = drawn = draw(q, samples, batch)  # l.6
@@ -200,7 +204,8 @@ class SVI:
                 with torch.enable_grad():
                     steering = draw(q, samples, batch)
                 steered = graphs.weigh_apart(steering, steers=True)
-            own = [p for p in reached(model, *steering) if p is not lambda_] if i == 0 and training else []
+            apart = i == 0 and training and not graphs.by_hand(i)
+            own = [p for p in reached(model, *steering) if p is not lambda_] if apart else []
             retain = graphs.keeps(i) and not self.double_sampling
             g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta, retain)  # l.8
             shown = weighed if graphs.keeps(i) else weighed.detach()
@@ -220,6 +225,9 @@ class SVI:
         """
         log_w = weighed.log_w.detach()
         share = torch.where(log_w.abs() < math.inf, self.share(log_w), 0.0)  # a draw of weight zero steers nothing
+        if weighed.slope is not None:
+            share, by_hand = share.to(weighed.slope), cast(Any, pull_back(q))
+            return [by_hand(drawn.z, finite(weighed.slope * share[..., None]), -beta * share)]
         value, density = weighed.log_w, drawn.log_q
         if self.closed_form_kl:
             with torch.enable_grad():

@@ -60,10 +60,10 @@ class Buffer:
         """Copy one proposal and its draws into the buffer."""
         if not self.filled:
             self.lambda_ = lambda_.new_empty((self.proposals, *lambda_.shape))
-            self.rows = [v.new_empty((self.proposals * self.samples, *v.shape[1:])) for v in weighed]
+            self.rows = [v.new_empty((self.proposals * self.samples, *v.shape[1:])) for v in weighed[:3]]
         self.lambda_[self.filled] = lambda_.detach()
         rows = slice(self.filled * self.samples, (self.filled + 1) * self.samples)
-        for row, value in zip(self.rows, weighed, strict=True):
+        for row, value in zip(self.rows, weighed[:3], strict=True):
             row[rows] = value.detach()
         if weighed.log_w.requires_grad:
             self.attached[self.filled] = weighed.log_w

@@ -150,6 +150,7 @@ class KeyedModel:
     def __init__(self, model: Model, seed: int, stream: int, ids: Int64[Tensor, " batch"]) -> None:
         self.model, self.stream = model, NoiseStream(seed, stream, ids)
         self.encode, self.log_prior, self.log_lik = model.encode, model.log_prior, model.log_lik
+        self.slopes = getattr(model, "slopes", lambda x: None)
 
     def posterior(self, lambda_: Tensor, x: Nested = None) -> Proposal:
         return Proposal(call_with_x(self.model.posterior, lambda_, x), self.stream)

@@ -49,6 +49,10 @@ class Decoder(nn.Module, ABC):
             params = params.float()
         return self.likelihood.log_prob(x, params)  # type: ignore[operator]
 
+    def slopes(self, x: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+        """ln p(x | z) and its derivative by z as a function of z, without a graph; None where autograd has to find it."""
+        return None
+
     def forward(
         self, x: Float[Tensor, "batch 1 height width"], z: Float[Tensor, "batch latent"]
     ) -> Float[Tensor, " batch"]:

@@ -4,6 +4,8 @@ To add one: a module with `log_prob(x, params)`, `sample(params, noise)` and `me
 bsvi/tables/likelihoods.py.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,6 +21,20 @@ def sum_pixels(log_prob: Float[Tensor, " batch *pixels"]) -> Float[Tensor, " bat
     return log_prob.flatten(1).sum(1, dtype=torch.float64)
 
 
+def sum_of_logs(values: Float[Tensor, "batch pixels"]) -> Float[Tensor, " batch"]:
+    """Return the sum of the logarithms of values in [1/4, 1], in float64: of products of up to 16, as a logarithm costs more.
+
+    >>> sum_of_logs(torch.full((2, 24), 0.5)) / math.log(0.5)
+    tensor([24., 24.], dtype=torch.float64)
+    """
+    for _ in range(4):
+        if values.shape[1] % 2:
+            break
+        one, two = values.chunk(2, 1)
+        values = one * two
+    return values.log_().sum(1, dtype=torch.float64)
+
+
 class Bernoulli(nn.Module):
     """Binary pixels; the decoder's output is the logit of p(x = 1). The paper's likelihood for Omniglot.
 
@@ -32,6 +48,19 @@ class Bernoulli(nn.Module):
         """Return ln p(x | logits) per image, summed over the pixels in float64."""
         # x*l - softplus(l): for x in {0, 1} this is exactly -softplus(-l) and -softplus(l)
         return sum_pixels(x * params - F.softplus(params))
+
+    def slopes(self, x: Float[Tensor, "batch pixels"]) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+        """Return ``log_prob`` and its derivative as a function of the logits (batch, pixels); None for a subclass."""
+        if type(self) is not Bernoulli:
+            return None
+
+        def log_prob(logits: Tensor) -> tuple[Tensor, Tensor]:
+            p = torch.sigmoid(logits)
+            # x l - softplus(l) = x l - max(l, 0) + ln sigmoid(|l|)
+            value = sum_pixels((x * logits).sub_(logits.clamp(min=0))) + sum_of_logs(torch.maximum(p, 1 - p))
+            return value, x - p
+
+        return log_prob
 
     def sample(self, params: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return pixels in {0, 1} from logits and uniform noise in [0, 1)."""
@@ -91,6 +120,30 @@ class DiscretisedLogistic(nn.Module):
         lower = not_first * F.logsigmoid(half - centred)
         middle = sum_pixels(not_last * not_first) * torch.log(-torch.expm1(-2 * half))
         return sum_pixels(upper + lower) + middle
+
+    def slopes(self, x: Float[Tensor, "batch pixels"]) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+        """Return ``log_prob`` and its derivative as a function of params (batch, pixels); None for a subclass.
+
+        Each factor sigma(t) of a bin is min(t, 0) + ln sigma(|t|). An edge bin's missing factor has t = infinity.
+        """
+        if type(self) is not DiscretisedLogistic:
+            return None
+        last = self.levels - 1
+        inverse = self.scale.detach().reciprocal()
+        half, centred, level = 0.5 / last * inverse, (x - 0.5) * inverse, (x * last).round()
+        to_upper = torch.where(level < last, centred + half, torch.inf)
+        to_lower = torch.where(level > 0, half - centred, torch.inf)
+        middle = ((level > 0) & (level < last)).sum(1).double() * torch.log(-torch.expm1(-2 * half))
+
+        def log_prob(params: Tensor) -> tuple[Tensor, Tensor]:
+            moved = params * inverse
+            above, below = moved - to_upper, -moved - to_lower  # -t of both factors
+            p, q = torch.sigmoid(above), torch.sigmoid(below)
+            value = middle - sum_pixels(above.clamp_(min=0).add_(below.clamp_(min=0)))
+            logs = sum_of_logs(torch.maximum(p, 1 - p).mul_(torch.maximum(q, 1 - q)))
+            return value + logs, q.sub_(p).mul_(inverse)
+
+        return log_prob
 
     def sample(self, params: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return pixels on the grid j/255 from the decoder's output and uniform noise in [0, 1)."""

@@ -4,12 +4,16 @@ It is no network of the paper; it is here for runs that have to fit a CPU.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bsvi.nets.decoder import Decoder
+
+tanh_backward = torch.ops.aten.tanh_backward.default
 
 
 def _stack(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -61,6 +65,35 @@ class MLPDecoder(Decoder):
     ) -> Float[Tensor, "batch 1 height width"]:
         """Return the likelihood's parameter for each pixel, a function of z alone."""
         return self.net(z).view(-1, 1, *self.image)
+
+    def slopes(self, x: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+        """ln p(x | z) and its derivative by z, layer by layer: what autograd would give, in half the time.
+
+        None for a subclass, for layers that are no longer those made here, and where hooks want to see the calls.
+        """
+        likelihood = getattr(self.likelihood, "slopes", None)
+        layers = [*self.net]
+        as_made = type(self) is MLPDecoder and [type(layer) for layer in layers] == [nn.Linear, nn.Tanh] * 2 + [
+            nn.Linear
+        ]
+        watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in self.modules())
+        if likelihood is None or not as_made or watched or {"forward", "log_lik", "params"} & vars(self).keys():
+            return None
+        if x.shape[1:] != (1, *self.image):
+            return None
+        (w1, b1), (w2, b2), (w3, b3) = ((layer.weight, layer.bias) for layer in layers[::2])
+        log_prob = likelihood(x.flatten(1))
+        if log_prob is None:
+            return None
+
+        def decode(z: Tensor) -> tuple[Tensor, Tensor]:
+            first = F.linear(z, w1, b1).tanh_()
+            second = F.linear(first, w2, b2).tanh_()
+            value, slope = log_prob(F.linear(second, w3, b3))
+            slope = tanh_backward(slope @ w3, second)
+            return value, tanh_backward(slope @ w2, first) @ w1
+
+        return decode
 
     @torch.no_grad()
     def sample(
