@@ -4,6 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from bsvi.report.cells import Cell, Column, Table, make_mean_cell
+from bsvi.report.experiments import ExperimentRuns
+from bsvi.report.tables import make_slug
+
 MARGIN = 2.0  # standard errors by which one estimate must be above another to be called higher
 
 
@@ -99,3 +103,43 @@ def _number(value: Any) -> float:
 
 def _whole(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else 0
+
+
+def make_estimates_table(experiment: ExperimentRuns, split: str = "test") -> Table | None:
+    """Every estimator of ln p(x) side by side with its cost, where some run has more of them than BSVI-k and IWAE."""
+    found = {
+        run.path: {each.name: each for each in list_estimates(run.scores[split].summary)}
+        for run in experiment.runs
+        if split in run.scores and any(run.scores[split].summary.get(name) for name in ("estimates", "certificate"))
+    }
+    if not found:
+        return None
+    passes = {each.name: each.passes for estimates in found.values() for each in estimates.values()}
+    names = sorted(passes, key=lambda name: (passes[name], name))
+    columns = [Column("Model", numeric=False), Column("seeds"), *(Column(f"{n} ({passes[n]:,} passes)") for n in names)]
+    cells = []
+    for row in experiment.rows:
+        runs = [run for run in row.runs if run.path in found]
+        if not runs:
+            continue
+        means = [[found[run.path][name].mean for run in runs if name in found[run.path]] for name in names]
+        gaps = [gap for run in runs if (gap := _certified(run.scores[split].summary)) is not None]
+        chosen = choose_estimate(list(found[runs[0].path].values()))
+        bold = [chosen is not None and name == chosen.name for name in names]
+        line = [make_mean_cell(values, mark) for values, mark in zip(means, bold, strict=True)]
+        cells.append([Cell(row.label), Cell(str(len(runs)), {"": len(runs)}), *line, make_mean_cell(gaps)])
+    return Table(
+        name=f"{make_slug(experiment.name)}-estimates-{split}",
+        title=f"Estimators of the log-likelihood, {experiment.name}, {split} set",
+        caption="All are lower bounds on ln p(x) in expectation, with the passes of the decoder that an image costs (a "
+        "gradient counts two). Publish the bold one: refine-anneal of the most passes, chosen by this rule and not by its "
+        "value, as the highest of several noisy numbers would be too high. The last column bounds what refine-anneal is too "
+        "low by, on images drawn from the model.",
+        columns=[*columns, Column("at most too low by")],
+        rows=cells,
+    )
+
+
+def _certified(entry: dict[str, Any]) -> float | None:
+    gap = _number(_part(_part(entry, "certificate"), "gap").get("mean"))
+    return gap if math.isfinite(gap) else None

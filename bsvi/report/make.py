@@ -9,6 +9,7 @@ from typing import TypeVar
 from bsvi.report import render, run_tables, tables
 from bsvi.report.cells import Table
 from bsvi.report.claims import check_claims
+from bsvi.report.estimates import make_estimates_table
 from bsvi.report.experiments import ExperimentRuns, group_runs
 from bsvi.report.figures import FIGURES
 from bsvi.report.page import Section, to_page
@@ -154,6 +155,7 @@ def _section(experiment: ExperimentRuns) -> Section:
         if split == "test":
             scores += attempt("the table of differences", partial(tables.make_differences_table, experiment))
             scores += attempt("the IWAE comparison", partial(tables.make_iwae_table, experiment))
+            scores += attempt("the table of estimators", partial(make_estimates_table, experiment))
     about = attempt("the table of cost", partial(run_tables.make_cost_table, experiment))
     about += attempt("the table of runs", partial(run_tables.make_runs_table, experiment))
     figures: list[ReportFigure] = []
