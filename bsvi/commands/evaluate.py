@@ -9,13 +9,13 @@ from typing import Any
 from bsvi.commands import evaluate_estimators as estimators
 from bsvi.commands.bar import Bar
 from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for_all, which
-from bsvi.evaluation.estimators import ESTIMATORS
 from bsvi.experiments import batching
 from bsvi.report.estimates import say_which
 from bsvi.runs import results
 from bsvi.runs.store import share_path
 from bsvi.system import runtime
 from bsvi.system.terminal import Parser
+from bsvi.tables.estimators import ESTIMATORS
 from bsvi.training.team import Rank, end_process
 from bsvi.training.team import find_rank as this_place
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bsvi.commands.bar import Bar
-from bsvi.evaluation.estimators import ESTIMATORS, FURTHER
-from bsvi.experiments import batching
+from bsvi.tables.estimators import ESTIMATORS, list_further
 
 PASSES = 1000  # what BSVI-500 costs
 
@@ -15,10 +14,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimator",
         nargs="+",
-        choices=FURTHER,
+        choices=list_further(),
         default=[],
         metavar="NAME",
-        help=f"further estimators of ln p(x), of all images: {', '.join(FURTHER)}",
+        help=f"further estimators of ln p(x), of all images: {', '.join(list_further())}",
     )
     parser.add_argument(
         "--passes",
@@ -43,9 +42,7 @@ def store_path(arguments: argparse.Namespace, trained: Any, name: str) -> Path:
 
 
 def count_passes(name: str, arguments: argparse.Namespace) -> int:
-    return (
-        batching.count_annealed_passes(arguments.passes) if ESTIMATORS[name].by_passes else batching.count_ais_passes()
-    )
+    return ESTIMATORS[name].cost(arguments.passes)
 
 
 def estimate(name: str, arguments: argparse.Namespace, trained: Any, batches: Any, store: Path, progress: Any) -> Any:

@@ -14,13 +14,13 @@ from torch import Tensor
 from bsvi.beyond.with_refinement import WithRefinement
 from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
 from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
-from bsvi.evaluation.estimators import ESTIMATORS, check_estimators
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, ExampleTable, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score, Scores
 from bsvi.examples import Nested, Pick, repeat, tensors
 from bsvi.model import Model, uses_x
 from bsvi.refine import SVI, whole
+from bsvi.tables.estimators import ESTIMATORS, check_estimators
 from bsvi.tables.streams import find_streams
 
 SCORES = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")

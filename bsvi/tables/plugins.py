@@ -16,12 +16,14 @@ from typing import Any
 
 from bsvi.tables.data_sets import DATA_SETS
 from bsvi.tables.engines import ENGINES
+from bsvi.tables.estimators import ESTIMATORS
 from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.tables.methods import METHODS
+from bsvi.tables.streams import STREAMS
 from bsvi.tables.table import Table
 
 VARIABLE = "BSVI_PLUGINS"
-TABLES: tuple[Table[Any], ...] = (METHODS, DATA_SETS, LIKELIHOODS, ENGINES)
+TABLES: tuple[Table[Any], ...] = (METHODS, DATA_SETS, LIKELIHOODS, ESTIMATORS, ENGINES, STREAMS)
 
 
 def load_plugins() -> None:
