@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bsvi.evaluation.evaluate import evaluate
     from bsvi.evaluation.gap import amortization_gap
     from bsvi.evaluation.refine_anneal import refine_anneal
+    from bsvi.evaluation.refine_posterior import refine_posterior
     from bsvi.methods import objective
     from bsvi.model import VAE, DiagonalGaussian, Model
     from bsvi.objectives import Estimate, Objective
@@ -61,6 +62,7 @@ _HOME = {
     "ais": "evaluation.ais",
     "certify": "evaluation.certificate",
     "refine_anneal": "evaluation.refine_anneal",
+    "refine_posterior": "evaluation.refine_posterior",
     "train": "training.loop",
     "wrap": "adapters.distributions",
     "Training": "training.loop",
@@ -98,6 +100,7 @@ __all__ = [
     "giwae",
     "objective",
     "refine_anneal",
+    "refine_posterior",
     "responsibilities",
     "train",
     "wrap",

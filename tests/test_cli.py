@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from bsvi.cli import VERBS, main
@@ -103,7 +104,9 @@ def test_train_evaluate_gap_sample_and_report(capsys, tmp_path, monkeypatch):
     assert code == 0 and "log_likelihood" in out
     scores = json.loads((run / "scores.json").read_text())["test"]
     assert scores["k"] == 5 and scores["examples"] == 30 and list(scores["iwae"]) == ["5", "10", "15", "20", "25"]
-    assert told(capsys, "gap", run, "--k", 5, "--examples", 20, "--threads", 1)[0] == 0
+    code, out, _ = told(capsys, "gap", run, "--k", 5, "--examples", 20, "--threads", 1, "--save", "--effort", "quick")
+    optimum = next(run.glob("gap-test-*-optimum.npz"))
+    assert code == 0 and str(optimum) in out and "s per image" in out and len(np.load(optimum)["lambda_"]) == 20
     code, out, _ = told(capsys, "sample", run, "--rows", 2, "--columns", 3)
     assert code == 0 and (run / "samples/latents.png").exists() and (run / "samples/latents.npz").exists()
     assert told(capsys, "report", "runs", "-o", "report")[0] == 0

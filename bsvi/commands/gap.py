@@ -15,8 +15,12 @@ from bsvi.system.terminal import Parser
 def main(words: list[str]) -> int:
     parser = Parser(prog="bsvi gap", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--k", type=int, default=500, help="draws of each q for its ELBO and for ln p(x) (default 500)")
-    parser.add_argument("--steps", type=int, default=500, help="of the climb to each image's best q (default 500)")
+    parser.add_argument(
+        "--effort", choices=("quick", "default", "thorough"), default="default", help="what --k and --steps are"
+    )
+    parser.add_argument("--k", type=int, help="draws of each q for its ELBO and for ln p(x) (default 500, by --effort)")
+    parser.add_argument("--steps", type=int, help="of the climb to each image's best q (default 500, by --effort)")
+    parser.add_argument("--save", action="store_true", help="write each image's best q (lambda) to an npz file")
     parser.add_argument("--examples", type=int, default=200, help="only the first N test images (default 200)")
     parser.add_argument("--worst", type=int, default=20, help="how many of the worst images to show (default 20)")
     add_common(parser)
@@ -24,9 +28,11 @@ def main(words: list[str]) -> int:
 
     import torch
 
-    from bsvi.evaluation.gap import amortization_gap
+    from bsvi.evaluation.gap import EFFORTS, amortization_gap
     from bsvi.experiments import pictures
 
+    arguments.k = EFFORTS[arguments.effort] if arguments.k is None else arguments.k
+    arguments.steps = EFFORTS[arguments.effort] if arguments.steps is None else arguments.steps
     trained, split, progress, _ = prepare(
         arguments, "test", lambda _: batching.count_gap_passes(arguments.k, arguments.steps)
     )
@@ -40,6 +46,7 @@ def main(words: list[str]) -> int:
             seed=arguments.seed,
             store=store_of(arguments, trained),
             progress=progress.update,
+            keep_lambda=arguments.save,
         )
     print(f"{trained.folder} (test, {len(split)} images, step {trained.step})")
     print_start(trained)
@@ -53,6 +60,10 @@ def main(words: list[str]) -> int:
     name = "gap-worst" if largest else f"{own.stem}-worst"
     sheet = pictures.write_grid(trained.folder / name, split.grey(at)[None], trained.folder)
     print(f"  worst images (ids {', '.join(map(str, worst[:10]))}): {sheet}")
+    print(f"  {gap.seconds_per_example:.3g} s per image")
+    if arguments.save:
+        gap.save_optimum(trained.folder / f"{own.stem}-optimum.npz")
+        print(f"  best q of each image: {trained.folder / own.stem}-optimum.npz")
     for warning in gap.warnings:
         print(f"  warning: {warning}")
     if not largest:
@@ -64,6 +75,9 @@ def store_of(arguments: argparse.Namespace, trained: Any) -> Path:
     """Where finished images are kept: another question, or another model, has another file."""
     from bsvi.evaluation.passes import model_hash
 
+    if arguments.save:
+        words = f"step{trained.step}-k{arguments.k}-steps{arguments.steps}-seed{arguments.seed}"
+        return trained.folder / f"gap-test-{words}-lambda.jsonl"
     old = trained.folder / "gap-test.jsonl"  # one name for all questions, of an earlier version
     asked = {"k": arguments.k, "seed": arguments.seed, "model": model_hash(trained.inference)}
     asked_for_first = header(old)

@@ -55,7 +55,7 @@ def evaluate(
     iwae        the numbers of draws n (or one), by default k, 2k, 3k, 4k, 5k; the first n draws of one sequence; () for none
     chunk       draws per decoder call of the parts without gradients; no number depends on it
     store       a file that keeps finished examples: run again after a kill, and it goes on
-    progress    called after every batch with the number of examples done
+    progress    called after every batch with the number of examples done; without it a terminal shows that number
     estimators  further estimators of ln p(x): "refine-anneal", "ais"; their scores are in ``.estimates``
     passes      of the decoder for one example, which refine-anneal may take
     elbo_draws  draws of the last proposal over which Reconstruction* is averaged

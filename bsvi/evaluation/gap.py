@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +27,11 @@ from bsvi.evaluation.evaluate import (
 )
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
-from bsvi.evaluation.scores import Score
+from bsvi.evaluation.scores import Score, pack_arrays
 from bsvi.examples import Nested, Pick
 from bsvi.model import Model
 from bsvi.refine import SVI, whole
+from bsvi.system.files import write_atomically
 from bsvi.tables.streams import find_streams
 
 CLIMB, AGAIN, CHOOSE, WIDEN, JUDGE = find_streams("gap", "climb", "again", "choose", "widen", "judge")
@@ -101,6 +103,20 @@ class Gap:
             raise AttributeError(f"Gap has no {name!r}; it has {', '.join(NAMES)}")
         return Score(self.columns[name], self.ids)
 
+    @property
+    def seconds_per_example(self) -> float:
+        return self.seconds / len(self.ids)
+
+    @property
+    def lambda_(self) -> Float64[np.ndarray, "examples parameters"]:
+        """The parameters of each example's best q, where ``keep_lambda`` asked for them."""
+        return gather_lambda(self.columns)
+
+    def save_optimum(self, path: str | PathLike[str]) -> None:
+        """Write an npz file with ids, lambda_ of each example's best q, its elbo and the encoder's."""
+        elbos = {name: self.columns[name] for name in ("elbo", "amortized_elbo")}
+        write_atomically(Path(path), pack_arrays({"ids": self.ids, "lambda_": self.lambda_, **elbos}))
+
     def worst(self, n: int = 10) -> list[int]:
         """The ids of the n examples on which the encoder loses most, the worst first."""
         order = np.argsort(-self.columns["amortization_gap"], kind="stable")
@@ -111,6 +127,7 @@ class Gap:
         return {
             "examples": len(self.ids),
             "seconds": round(self.seconds, 3),
+            "seconds_per_example": round(self.seconds_per_example, 6),
             **{name: getattr(self, name).summary() for name in NAMES},
             "worst": self.worst(),
             "khat_above_0.7": self.khat_above,
@@ -121,14 +138,15 @@ class Gap:
         return "\n".join(f"{name.replace('_', ' '):<18}{getattr(self, name)}" for name in NAMES)
 
 
+EFFORTS = {"quick": 100, "default": 500, "thorough": 2000}  # steps of the climb, and draws
 NAMES = ("log_likelihood", "elbo", "amortized_elbo", "approximation_gap", "amortization_gap")
 
 
 def amortization_gap(
     model: Model,
     batches: Batches,
-    steps: int = 500,
-    k: int = 500,
+    steps: int | None = None,
+    k: int | None = None,
     climb: SVI | None = None,
     seed: int = 0,
     chunk: int | None = None,
@@ -136,11 +154,15 @@ def amortization_gap(
     progress: Progress | None = None,
     batch: Pick | None = None,
     ids: Pick | None = None,
+    effort: str = "default",
+    keep_lambda: bool = False,
 ) -> Gap:
     """The gap of ln p(x) to the encoder's ELBO, divided into the family's part and the encoder's part.
 
-    steps  of optimisation from the encoder's q to the best q of each example; ``climb`` says how (Adam by default)
-    k      fresh draws of each q, from which its ELBO, and for ln p(x) IWAE-k, is taken
+    steps   of optimisation from the encoder's q to the best q of each example; ``climb`` says how (Adam by default)
+    k       fresh draws of each q, from which its ELBO, and for ln p(x) IWAE-k, is taken
+    effort  what steps and k are where they are not given: 100 each for "quick", 500 for "default", 2000 for "thorough"
+    keep_lambda  add the best q's parameters to the columns, as lambda_0, lambda_1, ...
 
     Where no optimum found is better than the start (judged on draws of its own), the start is kept. ln p(x) comes from a
     third q, which a quarter as many steps fit to the bound itself. The other arguments are as in ``evaluate``.
@@ -151,6 +173,9 @@ def amortization_gap(
     >>> gap.amortization_gap.mean > 0, len(gap.worst(2))
     (True, 2)
     """
+    if effort not in EFFORTS:
+        raise ValueError(f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
+    steps, k = EFFORTS[effort] if steps is None else steps, EFFORTS[effort] if k is None else k
     given = Climb(steps=check_at_least_1("steps", steps)) if climb is None else climb
     widen = Widen(steps=max(1, given.steps // 4))
     k, seed = check_at_least_1("k", k), whole("seed", seed)
@@ -164,9 +189,11 @@ def amortization_gap(
         )
         log_p, best_elbo, own_elbo = tally.log_mean[k], elbo.mean_log(), amortized.mean_log()
         values = (log_p, best_elbo, own_elbo, log_p - best_elbo, best_elbo - own_elbo)
-        return dict(zip(NAMES, values, strict=True)) | {"climb_gain": gain} | diagnose("iwae", tally)
+        columns = dict(zip(NAMES, values, strict=True)) | {"climb_gain": gain} | diagnose("iwae", tally)
+        return columns | (name_columns(lambda_) if keep_lambda else {})
 
     question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
+    question |= {"lambda": True} if keep_lambda else {}
     table = tabulate(model, batches, split_batch, question, store, progress, (batch, ids), climb=given)
     check_columns(table, [*NAMES, "climb_gain", *diagnostic_names("iwae")], store)
     warnings = [*list_doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
@@ -195,6 +222,19 @@ def find_best_lambda(
     )
     chosen = ends[elbo.argmax(0), torch.arange(len(lambda_0), device=lambda_0.device)]
     return chosen, elbo[2] - elbo[1]
+
+
+def name_columns(lambda_: Tensor) -> dict[str, Tensor]:
+    """lambda's columns by name, as a store keeps them."""
+    return {f"lambda_{i}": column for i, column in enumerate(lambda_.unbind(-1))}
+
+
+def gather_lambda(columns: Mapping[str, np.ndarray]) -> Float64[np.ndarray, "examples parameters"]:
+    """What ``name_columns`` named, in order; ValueError where there is none."""
+    names = sorted((name for name in columns if name.startswith("lambda_")), key=lambda name: int(name[7:]))
+    if not names:
+        raise ValueError("the best q was not kept; give amortization_gap keep_lambda=True")
+    return np.stack([columns[name] for name in names], -1)
 
 
 def walk_to_end(svi: SVI, model: Model, x: Nested, lambda_: Tensor) -> Tensor:

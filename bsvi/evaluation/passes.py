@@ -26,6 +26,7 @@ from bsvi.model import Model
 from bsvi.objectives import check_input
 from bsvi.refine import PAPER_BATCH
 from bsvi.runs.store import Part, Record
+from bsvi.system.terminal import count_on_terminal
 
 Progress = Callable[[int], None]
 Batches = Iterable[Any] | Tensor  # batches, or all examples at once as a tensor, a dict or a named tuple
@@ -59,11 +60,13 @@ def tabulate(
 
     ``question``, and ``others`` such as a refinement or a function of the user's own, are what the numbers depend on besides
     model and data; with ``store``, finished examples are kept under them and not computed again. ``progress`` is called
-    after every batch with the number of examples done. ``picks`` take x and ids out of a batch, see ``unpack``.
+    after every batch with the number of examples done; without it a terminal shows that number. ``picks`` take x and ids out
+    of a batch, see ``unpack``.
     """
     check_batches(batches)
-    with evaluation_mode(model):
+    with evaluation_mode(model), count_on_terminal(str(question.get("what"))) as shown:
         check_model(model)
+        progress = shown if progress is None else progress
         record = None if store is None else Record(store, question | describe_model(model, **others))
         try:
             return _tabulate(
@@ -101,7 +104,7 @@ def _tabulate(
             todo = [i for i in todo if not _is_done(record, names[i], crc[i])]
         if todo:
             begin, place = time.perf_counter(), torch.tensor(todo)
-            rows = _to_model(model, take(x, place))
+            rows = to_device_of(model, take(x, place))
             check_repeats(model, rows)
             values, keyed = _call(function, rows, ids[place], seed)
             spent, remarks = time.perf_counter() - begin, set() if keyed else {NOT_KEYED}
@@ -226,7 +229,8 @@ def _checksums(x: Nested) -> list[int]:
     return crc
 
 
-def _to_model(model: Model, x: Nested) -> Nested:
+def to_device_of(model: Model, x: Nested) -> Nested:
+    """x on the device of the model's parameters."""
     parameter = next(iter(_parameters(model)), None)
     return x if parameter is None else each(x, lambda tensor: tensor.to(parameter.device))
 

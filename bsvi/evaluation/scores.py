@@ -194,7 +194,7 @@ class Scores:
         """Write scores-SPLIT.npz, and the split's entry of scores.json; other splits' entries stay."""
         folder = Path(folder)
         try:
-            write_atomically(folder / f"scores-{split}.npz", _archive({"ids": self.ids, **self.columns}))
+            write_atomically(folder / f"scores-{split}.npz", pack_arrays({"ids": self.ids, **self.columns}))
             entries = {**_read_json(folder / "scores.json"), split: self.summary(**extra)}
             write_atomically(folder / "scores.json", json.dumps(entries, indent=1, allow_nan=False).encode())
         except OSError as error:
@@ -244,7 +244,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _archive(arrays: dict[str, Any]) -> bytes:
+def pack_arrays(arrays: dict[str, Any]) -> bytes:
+    """The bytes of an npz file."""
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
     return file.getvalue()

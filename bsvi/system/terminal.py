@@ -1,6 +1,10 @@
 """What a person types and sees: words that are checked with one line, and the terminal on which displays are drawn."""
 
 import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 
@@ -23,3 +27,23 @@ def open_console() -> Any:
             return False
 
     return Visible(stderr=True)
+
+
+@contextmanager
+def count_on_terminal(what: str) -> Iterator[Callable[[int], None] | None]:
+    """A function that shows on standard error how many examples are done, and removes its line at the end; None elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    start = time.monotonic()
+
+    def show(done: int) -> None:
+        each = (time.monotonic() - start) / max(1, done)
+        sys.stderr.write(f"\r\x1b[K{what}: {done} examples, {each:.3g} s each")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

@@ -1,0 +1,134 @@
+"""refine_posterior(): the best q of every example, as a result: a better representation than the encoder's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from bsvi.draws import posterior
+from bsvi.evaluation.evaluate import check_at_least_1, encode_detached, tally_draws
+from bsvi.evaluation.gap import JUDGE, Climb, find_best_lambda, gather_lambda, name_columns
+from bsvi.evaluation.noise import KeyedModel
+from bsvi.evaluation.passes import Batches, Progress, check_columns, evaluation_mode, tabulate, to_device_of
+from bsvi.evaluation.scores import Score
+from bsvi.examples import Nested, Pick, take, unpack
+from bsvi.model import Model
+from bsvi.refine import SVI, whole
+
+_ELBO_DRAWS = 100  # fresh draws from which an ELBO is taken
+
+
+@dataclass(frozen=True, eq=False)
+class RefinedPosterior:
+    """What ``bsvi.refine_posterior`` returns; rows are examples, ordered by id.
+
+    elbo            of the refined q
+    amortized_elbo  of the encoder's
+    gain            their difference, with the same noise
+    """
+
+    model: Model
+    ids: Int64[np.ndarray, " examples"]
+    columns: Mapping[str, Float64[np.ndarray, " examples"]]
+    warnings: tuple[str, ...]
+    seconds: float
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def lambda_(self) -> Tensor:
+        """The parameters of each refined q, (examples, parameters)."""
+        return torch.as_tensor(gather_lambda(self.columns)).to(self.dtype)
+
+    @property
+    def elbo(self) -> Score:
+        return Score(self.columns["elbo"], self.ids)
+
+    @property
+    def amortized_elbo(self) -> Score:
+        return Score(self.columns["amortized_elbo"], self.ids)
+
+    @property
+    def gain(self) -> Score:
+        return self.elbo - self.amortized_elbo
+
+    @property
+    def seconds_per_example(self) -> float:
+        return self.seconds / len(self.ids)
+
+    def q(self, x: Nested = None) -> Any:
+        """The refined distributions; those of a ``bsvi.wrap`` as it was given. A family that depends on x needs x, too."""
+        own = getattr(self.model, "distributions", None)
+        return posterior(self.model, self.lambda_, x) if own is None else own(self.lambda_)
+
+    @property
+    def mean(self) -> Tensor:
+        """The means of the refined q: representations of the examples."""
+        return self.q().mean
+
+    def __str__(self) -> str:
+        return f"ELBO {self.elbo}, gained {self.gain}, {1000 * self.seconds_per_example:.3g} ms per example"
+
+
+def refine_posterior(
+    model: Model,
+    batches: Batches,
+    steps: int = 500,
+    climb: SVI | None = None,
+    seed: int = 0,
+    chunk: int | None = None,
+    store: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+    batch: Pick | None = None,
+    ids: Pick | None = None,
+) -> RefinedPosterior:
+    """The best q within the family for every example, found by optimisation from the encoder's, and how much ELBO it gained.
+
+    Args:
+        model: any ``Model``; it is not changed.
+        batches: one batch or many, as in ``evaluate``; so are seed, chunk, progress, batch and ids.
+        steps: of the climb to the best q; ``climb`` says how (Adam by default).
+        store: a file that keeps finished examples: run again after a kill, and it goes on.
+
+    Returns:
+        lambda, the distributions and their means, ELBOs before and after. The start is kept where nothing better was found.
+
+    Example:
+        >>> from bsvi import VAE
+        >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
+        >>> refined = refine_posterior(model, torch.ones(6, 3), steps=50)
+        >>> refined.mean.shape, refined.gain.mean > 0
+        (torch.Size([6, 2]), True)
+    """
+    given = Climb(steps=check_at_least_1("steps", steps)) if climb is None else climb
+    seed, seen = whole("seed", seed), list[Nested]()
+
+    def refine_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
+        lambda_0 = encode_detached(model, x, names, seed)
+        lambda_, _ = find_best_lambda(model, x, names, lambda_0, given, seed, _ELBO_DRAWS, chunk)
+        elbo, amortized = (
+            tally_draws(KeyedModel(model, seed, JUDGE, names), x, at, (_ELBO_DRAWS,), chunk).mean_log()
+            for at in (lambda_, lambda_0)
+        )
+        return {"elbo": elbo, "amortized_elbo": amortized} | name_columns(lambda_)
+
+    def pick(given: Any) -> Nested:
+        x, _ = unpack(given, batch)
+        seen[:] = seen or [take(x, slice(2))]
+        return x
+
+    def name(given: Any) -> Any:
+        return unpack(given, batch, ids)[1]
+
+    question = {"what": "refine", "version": 1, "seed": seed, "climb": str(given)}
+    table = tabulate(model, batches, refine_batch, question, store, progress, (pick, name), climb=given)
+    check_columns(table, ("elbo", "amortized_elbo", "lambda_0"), store)
+    with evaluation_mode(
+        model
+    ):  # all may have come from the store: the model sees some x, and says what lambda is like
+        dtype = encode_detached(model, to_device_of(model, seen[0])).dtype
+    return RefinedPosterior(model, table.ids, table.values, table.notes, table.seconds, dtype)

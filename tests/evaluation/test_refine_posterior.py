@@ -1,0 +1,87 @@
+"""Refined posteriors as a result, against a model whose posterior is in the family; effort and time of the gap."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import bsvi
+from bsvi.evaluation.gap import EFFORTS, amortization_gap
+from tests.evaluation.oracle import Diagonal, data
+
+MODEL = Diagonal(wider=1.0, shift=0.5)
+X = data(MODEL, 30)
+
+
+def test_the_refined_q_is_the_posterior_where_the_family_holds_it():
+    """Adam ends within 0.02 nats of the optimum; 6 standard errors beside it. The encoder's gap is known."""
+    refined = bsvi.refine_posterior(MODEL, X, steps=200)
+    exact = Diagonal().encode(X).detach()
+    assert (refined.lambda_ - exact).abs().max() < 0.4  # the encoder is off by 0.5 and 1
+    assert (refined.mean - exact[:, :2]).abs().mean() < 0.3 * (MODEL.encode(X) - exact)[:, :2].abs().mean()
+    assert abs(refined.gain.mean - MODEL.amortization_gap()) < 0.02 + 6 * refined.gain.stderr
+    assert refined.q().batch_shape == (30,) and refined.seconds_per_example > 0 and "gained" in str(refined)
+
+
+def test_a_store_goes_on_and_any_batching_gives_the_same(tmp_path):
+    store = tmp_path / "refined.jsonl"
+    bsvi.refine_posterior(MODEL, [X[:10]], steps=5, store=store)
+    size = store.stat().st_size
+    resumed = bsvi.refine_posterior(MODEL, [X[:10], X[10:]], steps=5, store=store)
+    whole = bsvi.refine_posterior(MODEL, X, steps=5)
+    assert store.stat().st_size > size and resumed.lambda_.dtype == whole.lambda_.dtype == torch.float64
+    torch.testing.assert_close(resumed.lambda_, whole.lambda_)
+    with pytest.raises(ValueError, match="holds another evaluation"):
+        bsvi.refine_posterior(MODEL, X, steps=6, store=store)
+    stored = bsvi.refine_posterior(MODEL, X, steps=5, store=store)
+    assert torch.equal(stored.lambda_, resumed.lambda_)
+
+
+def test_a_wrapped_model_gives_its_own_distributions_back():
+    net = torch.nn.Linear(3, 2)
+    model = bsvi.wrap(
+        lambda x: {"a": torch.distributions.Normal(net(x), 0.5)},
+        lambda x, z: torch.distributions.Normal(z["a"], 0.3).log_prob(x[:, :2]).sum(-1),
+        module=net,
+    )
+    refined = bsvi.refine_posterior(model, torch.randn(4, 3), steps=20)
+    assert isinstance(refined.q()["a"], torch.distributions.Normal) and refined.q()["a"].loc.shape == (4, 2)
+
+
+def test_effort_sets_steps_and_draws_and_quick_finds_the_same_gap():
+    quick = amortization_gap(MODEL, X, effort="quick")
+    same = amortization_gap(MODEL, X, steps=EFFORTS["quick"], k=EFFORTS["quick"], keep_lambda=True)
+    assert (quick.columns["amortization_gap"] == same.columns["amortization_gap"]).all()
+    assert abs(quick.amortization_gap.mean - MODEL.amortization_gap()) < 0.05 + 6 * quick.amortization_gap.stderr
+    assert 0 < quick.summary()["seconds_per_example"] < quick.seconds
+    with pytest.raises(ValueError, match="effort must be one of quick, default, thorough, got 'fast'"):
+        amortization_gap(MODEL, X, effort="fast")
+    with pytest.raises(ValueError, match="keep_lambda=True"):
+        quick.lambda_  # noqa: B018
+    assert same.lambda_.shape == (30, 4)
+
+
+def test_the_optimum_is_written_for_each_example(tmp_path):
+    gap = amortization_gap(MODEL, X, steps=3, k=3, keep_lambda=True)
+    gap.save_optimum(tmp_path / "optimum.npz")
+    with np.load(tmp_path / "optimum.npz") as saved:
+        assert (saved["lambda_"] == gap.lambda_).all() and (saved["ids"] == gap.ids).all()
+        assert (saved["elbo"] == gap.elbo.per_example).all()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_alone_unless_it_is_given(monkeypatch):
+    for stream, given, shown in (
+        (Terminal(), None, True),
+        (io.StringIO(), None, False),
+        (Terminal(), lambda _: None, False),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        bsvi.evaluate(MODEL, X, k=2, progress=given)
+        assert ("30 examples" in stream.getvalue()) == shown
