@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bsvi.bench.rounds import Case, interleaved
+from bsvi.bench.rounds import Case, run_interleaved
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.report import archive
@@ -57,7 +57,7 @@ def timed(name: str, rounds: int) -> dict[str, Any]:
             optimizer.step()
 
         cases.append(Case(method, "vae", update, update))  # one update to warm up, one that counts
-    done = interleaved(cases, rounds, "cpu")
+    done = run_interleaved(cases, rounds, "cpu")
     summary = {case.name: done.summary(case) for case in cases}
     kept = ("seconds", "ratio", "ratio_range", "n")
     rows = {m: {"decoder_calls": calls[m], **{key: summary[m][key] for key in kept}} for m in METHODS}

@@ -25,7 +25,7 @@ from bsvi.beyond.with_refinement import add_refinement
 from bsvi.data import evaluation_batches
 from bsvi.experiments.build import BuiltExperiment, build
 from bsvi.experiments.config import EXPERIMENTS
-from bsvi.training.loop import annealed, inference_parameters
+from bsvi.training.loop import anneal_beta, inference_parameters
 
 IMAGES, JUDGE, UPDATES = 300, 200, 1000
 Make = Callable[[bsvi.SVI, int], bsvi.Objective]
@@ -86,7 +86,7 @@ def train(
     batches, step, spent = iter(built.batches(0)), 0, 0.0
     while spent < seconds:
         begin = time.process_time()
-        estimate = objective(model, next(batches).x, annealed(settings, step))
+        estimate = objective(model, next(batches).x, anneal_beta(settings, step))
         optimizer.zero_grad()
         estimate.loss.backward()
         nn.utils.clip_grad_norm_(clipped, settings.max_grad_norm)

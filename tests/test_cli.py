@@ -288,7 +288,7 @@ def test_asking_git_for_the_revision_takes_no_lock(monkeypatch):
     asked = []
     monkeypatch.setattr(about.subprocess, "run", lambda words, **_: asked.append(words) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        about.revision()
+        about.find_revision()
     assert asked[0][:2] == ["git", "--no-optional-locks"]
 
 

@@ -13,12 +13,12 @@ from bsvi.system.runtime import start
 from bsvi.system.terminal import Parser
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     """Print a line of progress where it does not disturb the table."""
     print(line, file=sys.stderr, flush=True)
 
 
-def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+def print_table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     """Print rows under columns."""
     made = Table(*columns, title=title)
     for row in rows:
@@ -26,7 +26,7 @@ def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> 
     Console(width=None if sys.stdout.isatty() else 140).print(made)
 
 
-def decoder_table(result: dict[str, Any]) -> None:
+def print_decoder_table(result: dict[str, Any]) -> None:
     """Print what `bsvi.bench.decoder.run` returned."""
     sgemm = result["sgemm_gflops"]
     state = "VOID: the machine was busy" if result["void"] else "valid"
@@ -50,9 +50,9 @@ def decoder_table(result: dict[str, Any]) -> None:
         )
         for row in result["rows"]
     ]
-    table(title, columns, rows)
+    print_table(title, columns, rows)
     if "fallback" in result:
-        decoder_table(result["fallback"])
+        print_decoder_table(result["fallback"])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -74,16 +74,16 @@ def main(argv: list[str] | None = None) -> int:
     if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
         parser.error(f"--json {options.json}: name a file in a folder that exists")
     try:
-        result = measure(options)
+        result = run_benchmark(options)
     except (ValueError, OSError) as error:
-        say(f"bsvi bench: {error}")
+        print_progress(f"bsvi bench: {error}")
         return 2
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def measure(options: argparse.Namespace) -> Any:
+def run_benchmark(options: argparse.Namespace) -> Any:
     """Run what the options ask for, print its table, return its result."""
     from bsvi.bench import decoder, memory, sampling, sizes
     from bsvi.bench.rounds import Clock
@@ -103,17 +103,17 @@ def measure(options: argparse.Namespace) -> Any:
         settings = decoder.DecoderBench(
             batch=options.batch, rounds=options.rounds, threads=options.threads, clock=options.clock, **chosen
         )
-        result: Any = decoder.run(settings, say)
-        decoder_table(result)
+        result: Any = decoder.run(settings, print_progress)
+        print_decoder_table(result)
     elif options.what == "sampling":
         result = sampling.run(clock=clock)
-        table("ancestral sampling, paper's decoder", ("what", "value"), list(result.items()))
+        print_table("ancestral sampling, paper's decoder", ("what", "value"), list(result.items()))
     elif options.what == "sizes":
         result = sizes.run(batch=options.batch, compiled=options.compiled, clock=clock)
-        table("BSVI-9-SIR step", tuple(result[0]), [tuple(row.values()) for row in result])
+        print_table("BSVI-9-SIR step", tuple(result[0]), [tuple(row.values()) for row in result])
     else:
         result = memory.run(batch=options.batch, **chosen)
-        table("peak memory of a step", tuple(result[0]), [tuple(row.values()) for row in result])
+        print_table("peak memory of a step", tuple(result[0]), [tuple(row.values()) for row in result])
     return result
 
 

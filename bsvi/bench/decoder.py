@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from bsvi.bench.port import PlainPixelCNN
-from bsvi.bench.rounds import Case, Clock, Rounds, interleaved
-from bsvi.bench.steps import STEPS, Freeze, count_flops, frozen, unfrozen
+from bsvi.bench.rounds import Case, Clock, Rounds, run_interleaved
+from bsvi.bench.steps import STEPS, Freeze, count_flops, freeze, leave_unfrozen
 from bsvi.nets import PAPER_KERNELS, PixelCNN, ResNetEncoder
-from bsvi.system.runtime import compile_decoder, compiler_problem, keep_freed_memory, set_allocator
+from bsvi.system.runtime import compile_decoder, find_compiler_problem, keep_freed_memory, set_allocator
 
 VARIANTS = ("port", "port+allocator", "direct", "eager", "compiled", "compiled-unfrozen")
 
@@ -47,15 +47,15 @@ class DecoderBench:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltVariant:
     """One variant ready to run: its decoder, how it freezes parameters, and the allocator it is measured with."""
 
     decoder: nn.Module
-    freeze: Freeze = field(default=frozen)
+    freeze: Freeze = field(default=freeze)
     allocator: bool = True
 
 
-def glibc_default() -> None:
+def reset_allocator() -> None:
     """Put malloc back to the most it keeps by itself, 32 MiB and twice that: fewer page faults than a fresh process has.
 
     Its own thresholds move while it runs, and it stops moving them once they are set; so the port is favoured a little.
@@ -63,7 +63,7 @@ def glibc_default() -> None:
     set_allocator(32 << 20, 64 << 20)
 
 
-def build(name: str, settings: DecoderBench, weights: dict[str, Any], say: Callable[[str], None]) -> Built:
+def build(name: str, settings: DecoderBench, weights: dict[str, Any], say: Callable[[str], None]) -> BuiltVariant:
     """Return one variant with the given weights."""
     sizes: dict[str, Any] = {
         "latent": settings.latent,
@@ -74,12 +74,12 @@ def build(name: str, settings: DecoderBench, weights: dict[str, Any], say: Calla
     if name.startswith("port"):
         port = PlainPixelCNN(**sizes)
         port.load_state_dict(weights)
-        return Built(port, unfrozen, allocator=name.endswith("allocator"))
+        return BuiltVariant(port, leave_unfrozen, allocator=name.endswith("allocator"))
     decoder = PixelCNN(**sizes, spectral=False if name == "direct" else None)
     decoder.load_state_dict(weights)
     if name.startswith("compiled"):
         compile_decoder(decoder, "on", say)
-    return Built(decoder, unfrozen if name.endswith("unfrozen") else frozen)
+    return BuiltVariant(decoder, leave_unfrozen if name.endswith("unfrozen") else freeze)
 
 
 def run(settings: DecoderBench, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
@@ -88,34 +88,36 @@ def run(settings: DecoderBench, say: Callable[[str], None] = lambda line: None) 
         torch.set_num_threads(settings.threads)
     torch.manual_seed(0)
     variants = ("port", *(name for name in settings.variants if name != "port"))
-    if problem := compiler_problem():
+    if problem := find_compiler_problem():
         say(f"compiled variants are left out: {problem}")
         variants = tuple(name for name in variants if not name.startswith("compiled"))
     x = (torch.rand(settings.batch, 1, *settings.image) < 0.3).float()
     encoder = ResNetEncoder(settings.latent, settings.image, settings.encoder)
     weights = PlainPixelCNN(settings.latent, settings.image, settings.channels, settings.kernels).state_dict()
     built = {name: build(name, settings, weights, say) for name in variants}
-    flops = _flops(settings, encoder, built, x)
-    _warm(settings, encoder, built, x, say)
-    cases = _cases(settings, encoder, built, x)
+    flops = _count_flops(settings, encoder, built, x)
+    _warm_up(settings, encoder, built, x, say)
+    cases = _make_cases(settings, encoder, built, x)
 
     clock: Clock = "cpu" if settings.clock == "cpu" else "wall"
     if clock == "cpu":
         torch.set_num_threads(1)
-    done = interleaved(cases, settings.rounds, clock, say)
-    result = _result(settings, cases, done, flops)
+    done = run_interleaved(cases, settings.rounds, clock, say)
+    result = _make_result(settings, cases, done, flops)
     if done.void and settings.clock == "auto":
         say("VOID: sgemm's median is under 90% of its best; measuring again in CPU time on one thread")
         torch.set_num_threads(1)
-        result["fallback"] = _result(settings, cases, interleaved(cases, settings.rounds, "cpu", say), flops)
+        result["fallback"] = _make_result(settings, cases, run_interleaved(cases, settings.rounds, "cpu", say), flops)
     return result
 
 
-def _cases(settings: DecoderBench, encoder: nn.Module, built: dict[str, Built], x: torch.Tensor) -> list[Case]:
-    def prepare(one: Built) -> None:
+def _make_cases(
+    settings: DecoderBench, encoder: nn.Module, built: dict[str, BuiltVariant], x: torch.Tensor
+) -> list[Case]:
+    def prepare(one: BuiltVariant) -> None:
         # each variant under its own allocator, warmed by one short step that is not timed
         _trim()
-        keep_freed_memory() if one.allocator else glibc_default()
+        keep_freed_memory() if one.allocator else reset_allocator()
         STEPS["vae"](encoder, one.decoder, x)
         for module in (encoder, one.decoder):
             module.zero_grad(set_to_none=True)
@@ -132,8 +134,12 @@ def _cases(settings: DecoderBench, encoder: nn.Module, built: dict[str, Built], 
     return [case(method, name) for method in settings.methods for name in built]
 
 
-def _warm(
-    settings: DecoderBench, encoder: nn.Module, built: dict[str, Built], x: torch.Tensor, say: Callable[[str], None]
+def _warm_up(
+    settings: DecoderBench,
+    encoder: nn.Module,
+    built: dict[str, BuiltVariant],
+    x: torch.Tensor,
+    say: Callable[[str], None],
 ) -> None:
     """Compile everything that will be compiled before the first round."""
     for name, one in built.items():
@@ -143,8 +149,8 @@ def _warm(
                 STEPS[method](encoder, one.decoder, x, one.freeze)
 
 
-def _flops(
-    settings: DecoderBench, encoder: nn.Module, built: dict[str, Built], x: torch.Tensor
+def _count_flops(
+    settings: DecoderBench, encoder: nn.Module, built: dict[str, BuiltVariant], x: torch.Tensor
 ) -> dict[str, dict[str, int]]:
     """Return the counted operations per method and variant; on the meta device, so that it costs nothing."""
     sizes = (settings.latent, settings.image)
@@ -159,7 +165,7 @@ def _flops(
     return counted
 
 
-def _result(
+def _make_result(
     settings: DecoderBench, cases: list[Case], done: Rounds, flops: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
     rows = []
@@ -177,12 +183,12 @@ def _result(
         "threads": torch.get_num_threads(),
         "void": done.void,
         "sgemm_gflops": done.sgemm,
-        "machine": machine(),
+        "machine": describe_machine(),
         "rows": rows,
     }
 
 
-def machine() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """Return what the figures depend on: processor, torch, system."""
     model = ""
     cpuinfo = Path("/proc/cpuinfo")

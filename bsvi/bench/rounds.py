@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from bsvi.system.runtime import page_faults
+from bsvi.system.runtime import count_page_faults
 
 Clock = Literal["wall", "cpu"]
 
@@ -55,7 +55,7 @@ class Rounds:
         }
 
 
-def sgemm_rate(clock: Callable[[], float], size: int = 1536, repeats: int = 3) -> float:
+def measure_sgemm_rate(clock: Callable[[], float], size: int = 1536, repeats: int = 3) -> float:
     """Return the best float32 matrix-product rate of a few tries, in GFLOP/s."""
     a = torch.ones(size, size)
     best = float("inf")
@@ -66,25 +66,25 @@ def sgemm_rate(clock: Callable[[], float], size: int = 1536, repeats: int = 3) -
     return 2 * size**3 / best / 1e9
 
 
-def interleaved(
+def run_interleaved(
     cases: Sequence[Case], rounds: int, clock: Clock = "wall", say: Callable[[str], None] = lambda line: None
 ) -> Rounds:
     """Return the timings of all cases, run once each per round, in reversed order every other round.
 
     >>> case = Case("a", "a", lambda: sum(range(1000)))
-    >>> done = interleaved([case], rounds=3)
+    >>> done = run_interleaved([case], rounds=3)
     >>> done.summary(case)["ratio"], done.summary(case)["n"]
     (1.0, 3)
     """
     tick = time.perf_counter if clock == "wall" else time.process_time
     done = Rounds(clock)
     for index in range(rounds):
-        done.sgemm.append(sgemm_rate(tick))
+        done.sgemm.append(measure_sgemm_rate(tick))
         for case in cases if index % 2 == 0 else reversed(cases):
             case.prepare()
-            faults, begin = page_faults(), tick()
+            faults, begin = count_page_faults(), tick()
             case.run()
             done.seconds.setdefault(case.name, []).append(tick() - begin)
-            done.faults.setdefault(case.name, []).append(page_faults() - faults)
+            done.faults.setdefault(case.name, []).append(count_page_faults() - faults)
         say(f"round {index + 1} of {rounds}: sgemm {done.sgemm[-1]:.0f} GFLOP/s")
     return done

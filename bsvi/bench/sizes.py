@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bsvi.bench.rounds import Clock
-from bsvi.bench.steps import bsvi_9_sir
+from bsvi.bench.steps import step_bsvi_9_sir
 from bsvi.nets import (
     DIGITS_KERNELS,
     SMALL_KERNELS,
@@ -33,7 +33,7 @@ class Size:
     goal_ms: float | None
 
 
-def _small(latent: int, image: tuple[int, int], likelihood: nn.Module | None) -> Size:
+def _make_small(latent: int, image: tuple[int, int], likelihood: nn.Module | None) -> Size:
     return Size(
         lambda: ResNetEncoder(latent, image, (8, 16, 16)),
         lambda: PixelCNN(latent, image, 8, SMALL_KERNELS, likelihood=likelihood),
@@ -46,9 +46,9 @@ SIZES = {
     "svhn-mlp": Size(
         lambda: MLPEncoder(50, (32, 32)), lambda: MLPDecoder(50, (32, 32), likelihood=DiscretisedLogistic()), 15.0
     ),
-    "omniglot-small": _small(32, (28, 28), None),
-    "fashion-mnist-small": _small(32, (28, 28), DiscretisedLogistic()),
-    "svhn-small": _small(64, (32, 32), DiscretisedLogistic()),
+    "omniglot-small": _make_small(32, (28, 28), None),
+    "fashion-mnist-small": _make_small(32, (28, 28), DiscretisedLogistic()),
+    "svhn-small": _make_small(64, (32, 32), DiscretisedLogistic()),
     "digits": Size(lambda: ResNetEncoder(8, (8, 8), (8, 16, 16)), lambda: PixelCNN(8, (8, 8), 8, DIGITS_KERNELS), None),
 }
 
@@ -74,7 +74,7 @@ def run(
         x, times = torch.randint(2, (batch, 1, *decoder.image)).float(), []
         for _ in range(repeats + 2):
             begin = tick()
-            bsvi_9_sir(encoder, decoder, x)
+            step_bsvi_9_sir(encoder, decoder, x)
             times.append(tick() - begin)
         milliseconds = 1e3 * statistics.median(times[2:])
         rows.append({"size": name, "compiled": done, "milliseconds": milliseconds, "goal_ms": size.goal_ms})

@@ -13,61 +13,61 @@ from bsvi.nets.flops import convolution_backward_flops
 Freeze = Callable[[nn.Module], AbstractContextManager[None]]
 
 
-def frozen(module: nn.Module) -> AbstractContextManager[None]:
+def freeze(module: nn.Module) -> AbstractContextManager[None]:
     """Refinement needs the gradient of z alone: without this a compiled decoder would compute theta's at every step."""
     return model.frozen(model.trainable(module))
 
 
-def unfrozen(module: nn.Module) -> AbstractContextManager[None]:
-    """A context that changes nothing: to see what `frozen` is worth."""
+def leave_unfrozen(module: nn.Module) -> AbstractContextManager[None]:
+    """A context that changes nothing: to see what `freeze` is worth."""
     return nullcontext()
 
 
-def draw(lambda_: Tensor) -> Tensor:
+def draw_z(lambda_: Tensor) -> Tensor:
     mean, log_variance = lambda_.chunk(2, dim=1)
     return mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
 
 
-def refine(decoder: nn.Module, x: Tensor, lambda_: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+def refine_lambda(decoder: nn.Module, x: Tensor, lambda_: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Return lambda after `steps` gradient steps on ln p(x | z), and the first gradient, which phi learns from."""
     first = torch.zeros_like(lambda_)
     for index in range(steps):
         lambda_ = lambda_.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(decoder(x, draw(lambda_)).sum(), lambda_)
+        (gradient,) = torch.autograd.grad(decoder(x, draw_z(lambda_)).sum(), lambda_)
         first = gradient if index == 0 else first
         lambda_ = lambda_ + 0.02 * gradient / gradient.norm(dim=1, keepdim=True).clamp_min(1.0)
     return lambda_.detach(), first
 
 
-def vae(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = frozen) -> None:
+def step_vae(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = freeze) -> None:
     """One gradient of the ELBO's likelihood term: one decoder call, theta and phi."""
-    (-decoder(x, draw(encoder(x))).mean()).backward()
+    (-decoder(x, draw_z(encoder(x))).mean()).backward()
 
 
-def svi_10(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = frozen) -> None:
+def step_svi_10(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = freeze) -> None:
     """SVI-10: ten refinement steps, then theta from the last draw. Eleven decoder calls."""
-    _refined(encoder, decoder, x, freeze, steps=10, weigh_last=False)
+    _step_refined(encoder, decoder, x, freeze, steps=10, weigh_last=False)
 
 
-def bsvi_9_sir(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = frozen) -> None:
+def step_bsvi_9_sir(encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze = freeze) -> None:
     """BSVI-9-SIR: nine refinement steps, the tenth weight without one, then theta from one draw: 10 + 1 calls."""
-    _refined(encoder, decoder, x, freeze, steps=9, weigh_last=True)
+    _step_refined(encoder, decoder, x, freeze, steps=9, weigh_last=True)
 
 
-def _refined(
+def _step_refined(
     encoder: nn.Module, decoder: nn.Module, x: Tensor, freeze: Freeze, *, steps: int, weigh_last: bool
 ) -> None:
     start = encoder(x)
     with freeze(decoder):
-        lambda_, first = refine(decoder, x, start, steps)
+        lambda_, first = refine_lambda(decoder, x, start, steps)
         if weigh_last:
             with torch.no_grad():
-                decoder(x, draw(lambda_))
+                decoder(x, draw_z(lambda_))
     start.backward(-first / len(x))
-    (-decoder(x, draw(lambda_)).mean()).backward()
+    (-decoder(x, draw_z(lambda_)).mean()).backward()
 
 
-STEPS = {"svi-10": svi_10, "bsvi-9-sir": bsvi_9_sir, "vae": vae}
+STEPS = {"svi-10": step_svi_10, "bsvi-9-sir": step_bsvi_9_sir, "vae": step_vae}
 
 
 def count_flops(step: Callable[..., None], encoder: nn.Module, decoder: nn.Module, x: Tensor) -> int:

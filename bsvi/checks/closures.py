@@ -11,7 +11,7 @@ from typing import Any
 Parts = list[tuple[str, Any]]  # what a thing is made of, by name
 
 
-def held_by(function: types.FunctionType) -> Parts:
+def list_held(function: types.FunctionType) -> Parts:
     """What a function carries with it: the variables it closes over, and its default arguments."""
     code, defaults = function.__code__, function.__defaults__ or ()
     parts: Parts = list(
@@ -26,35 +26,35 @@ def held_by(function: types.FunctionType) -> Parts:
     return parts
 
 
-def globals_of(function: types.FunctionType) -> dict[str, Any]:
+def find_globals(function: types.FunctionType) -> dict[str, Any]:
     """The global variables that a function reads, by name; of a module of the user's own, what may be read from it."""
-    loaded, attributes = _read_by(function.__code__, "LOAD_GLOBAL", "LOAD_NAME"), attributes_of(function)
+    loaded, attributes = _find_names(function.__code__, "LOAD_GLOBAL", "LOAD_NAME"), find_attributes(function)
     found = {name: function.__globals__[name] for name in loaded if name in function.__globals__}
     for name, value in list(found.items()):
-        if isinstance(value, types.ModuleType) and library(value.__name__) is None:
+        if isinstance(value, types.ModuleType) and find_library_version(value.__name__) is None:
             found |= {f"{name}.{key}": getattr(value, key) for key in attributes if hasattr(value, key)}
     return found
 
 
-def attributes_of(function: types.FunctionType) -> set[str]:
+def find_attributes(function: types.FunctionType) -> set[str]:
     """The names of all attributes that a function reads, of whatever object."""
-    return _read_by(function.__code__, "LOAD_ATTR", "LOAD_METHOD")
+    return _find_names(function.__code__, "LOAD_ATTR", "LOAD_METHOD")
 
 
-def _read_by(code: types.CodeType, *operations: str) -> set[str]:
-    return {step.argval for part in codes(code) for step in dis.get_instructions(part) if step.opname in operations}
+def _find_names(code: types.CodeType, *operations: str) -> set[str]:
+    return {step.argval for part in walk_code(code) for step in dis.get_instructions(part) if step.opname in operations}
 
 
-def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def walk_code(code: types.CodeType) -> Iterator[types.CodeType]:
     """The code and all that is defined in it."""
     yield code
     for value in code.co_consts:
         if isinstance(value, types.CodeType):
-            yield from codes(value)
+            yield from walk_code(value)
 
 
 @functools.cache
-def library(module: str) -> str | None:
+def find_library_version(module: str) -> str | None:
     """The version of the installed package that a module belongs to, empty for Python, torch, numpy and bsvi; else None."""
     top = module.partition(".")[0]
     if top in ("bsvi", "torch", "numpy") or top in sys.stdlib_module_names:

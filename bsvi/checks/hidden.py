@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from bsvi.checks.closures import attributes_of, globals_of, held_by, library
+from bsvi.checks.closures import find_attributes, find_globals, find_library_version, list_held
 from bsvi.model import VAE
 
 METHODS = ("forward", "encode", "posterior", "log_prior", "log_lik", "kl")  # what is called while a model is used
@@ -29,7 +29,7 @@ def check_nothing_hidden(model: nn.Module) -> None:
     ...
     ValueError: decoder uses a network that the model does not hold, net (Bilinear): it would not be trained, ...
     """
-    for place, name, thing in hidden(model):
+    for place, name, thing in find_hidden(model):
         kind = f"{name} ({type(thing).__name__})"
         raise ValueError(
             f"{place} uses a network that the model does not hold, {kind}: it would not be trained, moved, saved or put into "
@@ -38,11 +38,11 @@ def check_nothing_hidden(model: nn.Module) -> None:
         )
 
 
-def hidden(model: nn.Module) -> Iterator[tuple[str, str, Any]]:
+def find_hidden(model: nn.Module) -> Iterator[tuple[str, str, Any]]:
     """Where, by which name, and what."""
     search = _Search({id(parameter) for parameter in model.parameters()})
     for path, module in model.named_modules():
-        given = vars(module) if library(type(module).__module__) is not None else {}
+        given = vars(module) if find_library_version(type(module).__module__) is not None else {}
         names = VAES if isinstance(module, VAE) else getattr(type(module), "given_functions", ())
         given = {name: vars(module).get(name) for name in names} if names else given
         for name, value in list(given.items()):
@@ -64,7 +64,7 @@ class _Search:
             if any(p.requires_grad and id(p) not in self.known for p in thing.parameters()):
                 yield place, name, thing
         elif isinstance(thing, Tensor):
-            if any(isinstance(leaf, nn.Parameter) and id(leaf) not in self.known for leaf in leaves(thing)):
+            if any(isinstance(leaf, nn.Parameter) and id(leaf) not in self.known for leaf in find_leaves(thing)):
                 yield place, name, thing
         elif isinstance(thing, types.FunctionType):
             yield from self.function(place, thing, None)
@@ -83,7 +83,7 @@ class _Search:
             for part in vars(thing).values():
                 if isinstance(part, Tensor | Distribution):
                     yield from self.look(place, name, part)
-        elif callable(thing) and not isinstance(thing, type) and library(type(thing).__module__) is None:
+        elif callable(thing) and not isinstance(thing, type) and find_library_version(type(thing).__module__) is None:
             call = inspect.getattr_static(type(thing), "__call__", None)
             if isinstance(call, types.FunctionType):
                 yield from self.function(place, call, thing)
@@ -93,9 +93,9 @@ class _Search:
         if (id(function), id(owner)) in self.seen:
             return
         self.seen.add((id(function), id(owner)))
-        ours = library(function.__module__ or "") is None
-        reached = [*held_by(function), *(globals_of(function).items() if ours else ())]
-        names = attributes_of(function) if ours else set()
+        ours = find_library_version(function.__module__ or "") is None
+        reached = [*list_held(function), *(find_globals(function).items() if ours else ())]
+        names = find_attributes(function) if ours else set()
         for name, thing in reached:
             yield from self.look(place, name, thing)
             yield from self.attributes(place, thing, names)
@@ -103,7 +103,7 @@ class _Search:
             yield from self.attributes(place, owner, names)
 
     def attributes(self, place: str, thing: Any, names: set[str]) -> Iterator[tuple[str, str, Any]]:
-        if isinstance(thing, type | types.ModuleType) or library(type(thing).__module__) is not None:
+        if isinstance(thing, type | types.ModuleType) or find_library_version(type(thing).__module__) is not None:
             return
         for name in sorted(names):
             value = getattr(thing, "__dict__", {}).get(name)
@@ -115,7 +115,7 @@ class _Search:
                 yield from self.function(place, method, thing)
 
 
-def leaves(tensor: Tensor) -> Iterator[Any]:
+def find_leaves(tensor: Tensor) -> Iterator[Any]:
     """The tensors that a tensor was computed from, as far as they want a gradient."""
     if not tensor.requires_grad:
         return

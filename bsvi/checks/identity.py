@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 from torch.distributions.utils import lazy_property
 
-from bsvi.checks.closures import Parts, globals_of, held_by, library
+from bsvi.checks.closures import Parts, find_globals, find_library_version, list_held
 from bsvi.model import VAE, DiagonalGaussian
 
 
@@ -34,7 +34,7 @@ def identify(model: Any, **others: Any) -> dict[str, str]:
     registered = {}
     if isinstance(model, nn.Module):
         registered = {id(value): name for name, value in [*model.named_parameters(), *model.named_buffers()]}
-    walk = _Walk(registered)
+    walk = _DigestWalk(registered)
     if not is_plain(model):
         walk.take(model, ())
     for name, thing in others.items():
@@ -50,13 +50,13 @@ def is_plain(model: Any) -> bool:
         and model.family is DiagonalGaussian
         and model.prior is None
         and all(type(part).__module__.startswith("bsvi.nets") for part in (model.encoder, model.decoder))
-        and all(library(type(module).__module__) is not None for module in model.modules())
+        and all(find_library_version(type(module).__module__) is not None for module in model.modules())
         and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
         and not {"encode", "posterior", "log_prior", "log_lik", "kl"} & vars(model).keys()
     )
 
 
-class _Walk:
+class _DigestWalk:
     """Goes through all that a thing is made of; ``digests`` has one digest for each of its parts, two names deep."""
 
     def __init__(self, registered: dict[int, str]) -> None:
@@ -154,7 +154,7 @@ def _of_dict(thing: dict[Any, Any]) -> tuple[bytes, Parts]:
 
 def _of_set(thing: set[Any] | frozenset[Any]) -> tuple[bytes, Parts]:
     def one(part: Any) -> str:
-        walk = _Walk({})
+        walk = _DigestWalk({})
         walk.take(part, ("element",))
         return walk.digests[("element",)].hexdigest()
 
@@ -187,7 +187,7 @@ def _of_distribution(thing: Distribution) -> tuple[bytes, Parts]:
 
 def _of_class(thing: type) -> tuple[bytes, Parts]:
     name = f"{thing.__module__}.{thing.__qualname__}"
-    if (version := library(thing.__module__)) is not None:
+    if (version := find_library_version(thing.__module__)) is not None:
         return f"class {name} {version}".encode(), []
     values = ((key, value) for key, value in vars(thing).items() if callable(value) or not key.startswith("__"))
     parts = [(key, value) for key, value in values if key != "_abc_impl"]
@@ -195,14 +195,14 @@ def _of_class(thing: type) -> tuple[bytes, Parts]:
 
 
 def _of_function(thing: types.FunctionType) -> tuple[bytes, Parts]:
-    version = library(thing.__module__ or "")
+    version = find_library_version(thing.__module__ or "")
     name = f"{thing.__module__}.{thing.__qualname__}"
     if version is not None and "<locals>" not in thing.__qualname__ and "<lambda>" not in thing.__qualname__:
         return f"function {name} {version}".encode(), []
-    held = [*held_by(thing), ("attributes", vars(thing))]
+    held = [*list_held(thing), ("attributes", vars(thing))]
     if version is not None:
         return f"function {name} {version}".encode(), held
-    return b"function", [("code", thing.__code__), *held, *sorted(globals_of(thing).items())]
+    return b"function", [("code", thing.__code__), *held, *sorted(find_globals(thing).items())]
 
 
 def _of_code(thing: types.CodeType) -> tuple[bytes, Parts]:

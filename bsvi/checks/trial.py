@@ -21,7 +21,7 @@ from bsvi.draws import encode, posterior
 from bsvi.examples import Nested, count, first, take, tensors
 
 ROWS = 8  # examples that are tried
-_done: dict[int, "Passed"] = {}  # by the model's id
+_done: dict[int, "PassedChecks"] = {}  # by the model's id
 
 
 def check_model(model: object) -> None:
@@ -37,7 +37,7 @@ def check_model(model: object) -> None:
     model = getattr(model, "original", model)
     if not isinstance(model, nn.Module) or torch.compiler.is_compiling():
         return
-    known = passed(model)
+    known = find_passed(model)
     if (key := known.mode(model)) not in known.keys:
         check_nothing_hidden(model)
         check_layers(model)
@@ -69,11 +69,11 @@ def check_repeats(model: Any, x: Nested, z: Tensor | None = None) -> None:
     model = getattr(model, "original", model)
     if torch.compiler.is_compiling() or first(x).is_meta:
         return
-    known = passed(model)
+    known = find_passed(model)
     kinds = tuple((name, tensor.shape[1:], tensor.dtype, tensor.device) for name, tensor in tensors(x))
     if (key := (known.mode(model), kinds, count(x) > 1)) not in known.keys:
         if not is_plain(model):  # bsvi's own networks are known
-            with torch.no_grad(), undisturbed(model, first(x).device):
+            with torch.no_grad(), restore_after(model, first(x).device):
                 _try_twice(model, take(x, slice(ROWS)), z if z is None else z[:ROWS])
         known.keys.add(key)
 
@@ -85,15 +85,15 @@ def _try_twice(model: Any, x: Nested, z: Tensor | None) -> None:
     try:
         z = posterior(model, encode(model, x), x).sample() if z is None else z.detach()
         once, beside = model.log_lik(x, z), model.log_lik(take(x, others), z[others])
-        alike = same(once[:half], beside[:half])
+        alike = are_equal(once[:half], beside[:half])
         again = once if alike else model.log_lik(x, z)
     except Exception:  # a decoder for whole batches only, say; what it is used for has its own errors
         return
     if alike:
         return
-    names = list(suspects(model))
+    names = list(find_suspects(model))
     where = f" (look at {', '.join(names[:3])})" if names else ""
-    if same(once, again):
+    if are_equal(once, again):
         raise ValueError(
             f"ln p(x|z) of an example depends on the other examples of its batch{where}: no bound holds then; call eval() on "
             "that part, or use GroupNorm or LayerNorm in place of BatchNorm (the encoder may keep its own)"
@@ -104,7 +104,7 @@ def _try_twice(model: Any, x: Nested, z: Tensor | None) -> None:
     )
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def are_equal(one: Tensor, other: Tensor) -> bool:
     """Whether two computations of the same numbers agree but for rounding."""
     reduced = one.is_cuda or torch.is_autocast_enabled(one.device.type) or one.dtype in (torch.float16, torch.bfloat16)
     one, other = one.double(), other.double()
@@ -112,7 +112,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return bool((close | ~(one.isfinite() | other.isfinite())).all())
 
 
-def suspects(model: Any) -> Iterator[str]:
+def find_suspects(model: Any) -> Iterator[str]:
     """Layers that may be the reason, outside of the encoder."""
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         dropout = getattr(module, "dropout", 0.0)
@@ -125,7 +125,7 @@ def suspects(model: Any) -> Iterator[str]:
             yield f"{type(module).__name__} ({name})"
 
 
-class Passed:
+class PassedChecks:
     """What a model has passed already. It does not keep the model alive, nor anything of it."""
 
     def __init__(self, model: Any) -> None:
@@ -147,10 +147,10 @@ class Passed:
         return (parts, *[layer.training for layer in layers])
 
 
-def passed(model: Any) -> Passed:
+def find_passed(model: Any) -> PassedChecks:
     known = _done.get(id(model))
     if known is None or known.model() is not model:
-        known = Passed(model)
+        known = PassedChecks(model)
         if known.model() is model:
             _done[id(model)] = known
     return known
@@ -161,7 +161,7 @@ def _forget(key: int, _: Any) -> None:
 
 
 @contextmanager
-def undisturbed(model: Any, device: torch.device) -> Iterator[None]:
+def restore_after(model: Any, device: torch.device) -> Iterator[None]:
     """Random state and buffers are afterwards as before; what torch.compile has made runs as it was written, uncompiled."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()] if isinstance(model, nn.Module) else []
     compiling = "torch._dynamo" in sys.modules

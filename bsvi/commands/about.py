@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from bsvi.experiments.build import BuiltExperiment
 
 
-def stored_about(run: Run, experiment: Experiment) -> dict[str, Any] | None:
+def check_stored_about(run: Run, experiment: Experiment) -> dict[str, Any] | None:
     """config.json of a run that was begun; RunError, naming the fields, if with another configuration."""
     stored = read_about(run)
-    if changed := changed_fields(run, experiment):
+    if changed := list_changed_fields(run, experiment):
         raise RunError(
             f"{run.folder} was started with another configuration ({'; '.join(changed)}); "
             "use the same flags, another --out, or --fork NEW to go on from it"
@@ -33,19 +33,19 @@ def read_about(run: Run) -> dict[str, Any] | None:
     return stored
 
 
-def changed_fields(run: Run, experiment: Experiment) -> list[str]:
+def list_changed_fields(run: Run, experiment: Experiment) -> list[str]:
     """The fields in which a run that was begun differs from an experiment, as 'steps: 1000 -> 2000'."""
     stored = read_about(run)
     if stored is None:
         return []
-    if moved(stored, experiment):
+    if has_moved_images(stored, experiment):
         data = experiment.data.model_copy(update={"name": stored["config"]["data"]["name"]})
         experiment = experiment.model_copy(update={"data": data})
     known = Experiment().model_dump(mode="json") | stored["config"]  # an older version did not know some fields
     return list_differences(known, experiment.model_dump(mode="json"))
 
 
-def moved(stored: dict[str, Any], experiment: Experiment) -> bool:
+def has_moved_images(stored: dict[str, Any], experiment: Experiment) -> bool:
     """Whether the experiment names a run's own images by another path: the same place, or the same images by their hash."""
     data = stored["config"].get("data")
     old, new = data.get("name") if isinstance(data, dict) else None, experiment.data.name
@@ -58,7 +58,7 @@ def moved(stored: dict[str, Any], experiment: Experiment) -> bool:
     return load_data(experiment).sha256 == stored["data"].get("sha256")
 
 
-def describe(experiment: Experiment, built: "BuiltExperiment", started: Any) -> dict[str, Any]:
+def describe_run(experiment: Experiment, built: "BuiltExperiment", started: Any) -> dict[str, Any]:
     """What config.json says: written before the first step."""
     from bsvi.experiments.build import describe_data
 
@@ -68,8 +68,8 @@ def describe(experiment: Experiment, built: "BuiltExperiment", started: Any) -> 
         "seed": experiment.seed,
         "k": experiment.svi.steps,
         "config": experiment.model_dump(mode="json"),
-        "versions": versions(),
-        "git": revision(),
+        "versions": list_versions(),
+        "git": find_revision(),
         "device": started.device.type,
         "threads": started.threads,
         "processes": built.size,
@@ -78,7 +78,7 @@ def describe(experiment: Experiment, built: "BuiltExperiment", started: Any) -> 
     }
 
 
-def identity(about: dict[str, Any]) -> dict[str, Any]:
+def make_identity(about: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint belongs to, by field."""
     flat: dict[str, Any] = {"bsvi": about["versions"].get("bsvi"), "data": about["data"].get("sha256")}
 
@@ -107,7 +107,7 @@ def check_same(run: Run, stored: dict[str, Any], about: dict[str, Any]) -> None:
         run.warn(f"resumed with {'; '.join(changed)}: the result will not be bitwise that of one uninterrupted run")
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     from importlib.metadata import version
 
     import torch
@@ -118,7 +118,7 @@ def versions() -> dict[str, str]:
     return {"bsvi": __version__, "torch": torch.__version__, "python": platform.python_version(), **named}
 
 
-def revision() -> str | None:
+def find_revision() -> str | None:
     """The git revision of the folder that bsvi runs from, with + where it has changes; None without git."""
     here = Path(__file__).parent
     try:

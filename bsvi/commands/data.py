@@ -20,7 +20,7 @@ def main(words: list[str]) -> int:
     check.add_argument("name", metavar="NAME", help="a data set, or the path of your own images")
     check.add_argument("--sheet", type=Path, metavar="PNG", help="also write a contact sheet, to this file")
     check.add_argument(
-        "--size", type=sides, help="own images: crop and resize to one side (28), or height x width (28x20)"
+        "--size", type=parse_sides, help="own images: crop and resize to one side (28), or height x width (28x20)"
     )
     check.add_argument(
         "--binarise", choices=("dynamic", "threshold", "none"), help="own images: as bsvi train takes them"
@@ -55,10 +55,10 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def sides(text: str) -> int | tuple[int, int]:
+def parse_sides(text: str) -> int | tuple[int, int]:
     """One side, or height and width.
 
-    >>> sides("28"), sides("28x20")
+    >>> parse_sides("28"), parse_sides("28x20")
     (28, (28, 20))
     """
     height, x, width = text.partition("x")

@@ -8,7 +8,7 @@ from typing import Any
 
 from bsvi.commands import evaluate_estimators as estimators
 from bsvi.commands.bar import Bar
-from bsvi.commands.evaluate_shares import run_shares, share_batches, waiting_for_all, which
+from bsvi.commands.evaluate_shares import find_share, run_shares, share_batches, wait_for_all
 from bsvi.experiments import batching
 from bsvi.report.estimates import say_which
 from bsvi.runs import results
@@ -47,12 +47,12 @@ def main(words: list[str]) -> int:
 
 def evaluate_at(place: Rank | None, arguments: argparse.Namespace, words: list[str]) -> int:
     """All of it, or a share and then what is left; returns the exit code."""
-    share = which(arguments.share, arguments.processes, place)
-    with waiting_for_all(place) as wait:
+    share = find_share(arguments.share, arguments.processes, place)
+    with wait_for_all(place) as wait:
         draws = 5 * arguments.k if arguments.iwae is None else max(arguments.iwae, default=0)
         costs = lambda svi: batching.count_evaluate_passes(arguments.k, draws, svi.samples)  # noqa: E731
         trained, split, progress, svi = prepare(arguments, arguments.split, costs)
-        store = trained.folder / store_name(arguments, trained)
+        store = trained.folder / name_store(arguments, trained)
         if share is not None:
             do_share(arguments, trained, split, svi, share, store)
             wait()
@@ -61,7 +61,7 @@ def evaluate_at(place: Rank | None, arguments: argparse.Namespace, words: list[s
         if arguments.processes > 1:
             with progress:
                 run_shares(words, arguments, store, len(split), progress)
-        return table(arguments, trained, split, svi, store, Bar(progress.title, len(split), arguments.quiet))
+        return print_scores(arguments, trained, split, svi, store, Bar(progress.title, len(split), arguments.quiet))
 
 
 def do_share(
@@ -78,10 +78,10 @@ def do_share(
         with Bar(title, len(split) // share[1], quiet) as bar:
             options = {"k": arguments.k, "svi": svi, "iwae": arguments.iwae, "seed": arguments.seed}
             evaluate(trained.inference, mine, store=share_path(store, *share), progress=bar.update, **options)
-    size = ais_batch(arguments, trained)
+    size = choose_ais_batch(arguments, trained)
     few = share_batches(split.take(arguments.ais), size, share, trained.device) if arguments.ais else []
     if few != []:
-        ais(trained.model, few, seed=arguments.seed, store=share_path(ais_store(store), *share))
+        ais(trained.model, few, seed=arguments.seed, store=share_path(ais_store_path(store), *share))
     for name in arguments.estimator:
         size = further_batch(name, arguments, trained)
         mine = share_batches(split, size, share, trained.device)
@@ -91,7 +91,7 @@ def do_share(
                 estimators.estimate(name, arguments, trained, mine, path, bar.update)
 
 
-def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: Bar) -> int:
+def print_scores(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, store: Path, progress: Bar) -> int:
     """Evaluate what is not in the store yet; keep and print the numbers."""
     from bsvi.evaluation.evaluate import evaluate
 
@@ -99,7 +99,7 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
     with progress:
         scores = evaluate(
             trained.inference,
-            batches(split, arguments.batch_size, trained.device),
+            make_batches(split, arguments.batch_size, trained.device),
             k=arguments.k,
             svi=svi,
             iwae=arguments.iwae,
@@ -109,7 +109,7 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
         )
     about = {"data_sha256": trained.about["data"]["sha256"], "checkpoint_step": trained.step, "images": len(split)}
     about |= {"trained_steps": trained.steps} if trained.steps else {}
-    own, best = keep(trained.folder, arguments.split, scores, about)
+    own, best = keep_result(trained.folder, arguments.split, scores, about)
     print(f"{trained.folder} ({arguments.split}, {len(split)} images, k = {arguments.k}, step {trained.step})")
     print_start(trained)
     for name in ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo"):
@@ -117,14 +117,14 @@ def table(arguments: argparse.Namespace, trained: Any, split: Any, svi: Any, sto
     for count, score in scores.iwae.items():
         print(f"  {f'IWAE-{count}':15} {score}")
     if arguments.ais:
-        judged = beside_ais(arguments, trained, split, scores, ais_store(store))
-        own, best = keep(trained.folder, arguments.split, scores, {**about, "ais": judged})
+        judged = compare_with_ais(arguments, trained, split, scores, ais_store_path(store))
+        own, best = keep_result(trained.folder, arguments.split, scores, {**about, "ais": judged})
     for name in arguments.estimator:
         scores = scores.with_estimate(*further_estimate(name, arguments, trained, split))
-        own, best = keep(trained.folder, arguments.split, scores, about)
+        own, best = keep_result(trained.folder, arguments.split, scores, about)
     if arguments.certify:
         about["certificate"] = estimators.certify(arguments, trained, split)
-        own, best = keep(trained.folder, arguments.split, scores, about)
+        own, best = keep_result(trained.folder, arguments.split, scores, about)
     for warning in scores.warnings:
         print(f"  warning: {warning}")
     if arguments.estimator or arguments.certify:
@@ -144,7 +144,7 @@ def print_start(trained: Any) -> None:
         )
 
 
-def keep(folder: Path, split: str, scores: Any, about: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+def keep_result(folder: Path, split: str, scores: Any, about: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Keep the scores in files of their own, and in scores.json where they are the best of this split."""
     import io
 
@@ -155,14 +155,14 @@ def keep(folder: Path, split: str, scores: Any, about: dict[str, Any]) -> tuple[
     return results.keep_scores(folder, split, scores.summary(**about), arrays.getvalue())
 
 
-def store_name(arguments: argparse.Namespace, trained: Any) -> str:
+def name_store(arguments: argparse.Namespace, trained: Any) -> str:
     """Where finished images are kept: another question, or another model, has another file."""
     question = repr((arguments.seed, arguments.iwae, trained.experiment.svi)).encode()
     return f"evaluation-{arguments.split}-step{trained.step}-k{arguments.k}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
 
 
 def further_batch(name: str, arguments: argparse.Namespace, trained: Any) -> int:
-    return min(arguments.batch_size, size_for(estimators.count_passes(name, arguments), arguments, trained))
+    return min(arguments.batch_size, choose_size(estimators.count_passes(name, arguments), arguments, trained))
 
 
 def further_store(name: str, arguments: argparse.Namespace, trained: Any) -> Path:
@@ -173,7 +173,7 @@ def further_estimate(name: str, arguments: argparse.Namespace, trained: Any, spl
     """A further estimator's key and its numbers, printed."""
     key, size = ESTIMATORS[name].name(arguments.passes), further_batch(name, arguments, trained)
     with Bar(f"{trained.folder.name} {key}", len(split), arguments.quiet) as bar:
-        data = batches(split, size, trained.device)
+        data = make_batches(split, size, trained.device)
         annealed = estimators.estimate(
             name, arguments, trained, data, further_store(name, arguments, trained), bar.update
         )
@@ -181,15 +181,17 @@ def further_estimate(name: str, arguments: argparse.Namespace, trained: Any, spl
     return key, annealed
 
 
-def ais_batch(arguments: argparse.Namespace, trained: Any) -> int:
-    return min(arguments.batch_size, size_for(batching.count_ais_passes(), arguments, trained))
+def choose_ais_batch(arguments: argparse.Namespace, trained: Any) -> int:
+    return min(arguments.batch_size, choose_size(batching.count_ais_passes(), arguments, trained))
 
 
-def ais_store(store: Path) -> Path:
+def ais_store_path(store: Path) -> Path:
     return store.with_name(store.name.replace("evaluation", "ais", 1))
 
 
-def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: Any, store: Path) -> dict[str, Any]:
+def compare_with_ais(
+    arguments: argparse.Namespace, trained: Any, split: Any, scores: Any, store: Path
+) -> dict[str, Any]:
     """AIS as an independent judge of the log-likelihood: what the other estimates of the same images differ from it."""
     from bsvi.evaluation.ais import ais
 
@@ -197,7 +199,7 @@ def beside_ais(arguments: argparse.Namespace, trained: Any, split: Any, scores: 
     with Bar(f"{trained.folder.name} AIS", len(few), arguments.quiet) as bar:
         annealed = ais(
             trained.model,
-            batches(few, ais_batch(arguments, trained), trained.device),
+            make_batches(few, choose_ais_batch(arguments, trained), trained.device),
             seed=arguments.seed,
             store=store,
             progress=bar.update,
@@ -247,20 +249,20 @@ def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], in
     from bsvi.experiments.trained import load_trained
     from bsvi.refine import SVI
 
-    check(arguments)
+    check_numbers(arguments)
     started = runtime.start(runtime.Runtime(arguments.device, arguments.threads, arguments.compile))
     trained = load_trained(arguments.run, started.device)
     runtime.compile_decoder(trained.model.decoder, started.compile)
     svi = SVI(**trained.experiment.svi.model_dump())
     if arguments.batch_size is None:
-        arguments.batch_size = 100 if svi.clip == "batch" else size_for(passes(svi), arguments, trained)
+        arguments.batch_size = 100 if svi.clip == "batch" else choose_size(passes(svi), arguments, trained)
     split = getattr(trained.data(arguments.data_dir, arguments.data_name), name)
     if arguments.examples is not None:
         split = split.take(arguments.examples)
     return trained, split, Bar(f"{trained.folder.name} {name}", len(split), arguments.quiet), svi
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check_numbers(arguments: argparse.Namespace) -> None:
     """Raise ValueError for numbers that make no sense, before any work is done."""
     for flag, least in (
         ("examples", 1),
@@ -283,14 +285,14 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--seed must be a whole number from 0 to 2**63 - 1, got {arguments.seed}")
 
 
-def size_for(passes: int, arguments: argparse.Namespace, trained: Any) -> int:
+def choose_size(passes: int, arguments: argparse.Namespace, trained: Any) -> int:
     """Images of a batch that ends within seconds."""
-    threads = arguments.threads or runtime.cores() // getattr(arguments, "processes", 1)
+    threads = arguments.threads or runtime.count_cores() // getattr(arguments, "processes", 1)
     image = trained.model.decoder.image
     return batching.choose_batch_size(trained.experiment.net, image, passes, threads, trained.device.type)
 
 
-def batches(split: Any, size: int, device: Any) -> Any:
+def make_batches(split: Any, size: int, device: Any) -> Any:
     from bsvi.data import evaluation_batches
 
     return evaluation_batches(split, batch_size=size, device=device)

@@ -20,13 +20,13 @@ from typing import Any
 
 from bsvi.runs.store import LIMIT, share_path
 from bsvi.system.files import read_bytes
-from bsvi.system.runtime import cores
+from bsvi.system.runtime import count_cores
 from bsvi.training.team import Rank, end_with_parent
 
 PATIENCE = timedelta(days=7)  # the first process may have to wait for the slowest share
 
 
-def which(text: str | None, processes: int, place: Rank | None) -> tuple[int, int] | None:
+def find_share(text: str | None, processes: int, place: Rank | None) -> tuple[int, int] | None:
     """The share (number from 1, count) that this process has to do, if it has one."""
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")
@@ -57,7 +57,7 @@ def share_batches(split: Any, batch_size: int, share: tuple[int, int], device: A
 
 
 @contextlib.contextmanager
-def waiting_for_all(place: Rank | None) -> Iterator[Callable[[], object]]:
+def wait_for_all(place: Rank | None) -> Iterator[Callable[[], object]]:
     """A function that returns when all processes of a torchrun have called it; nothing to wait for without one."""
     if place is None:
         yield lambda: None
@@ -71,7 +71,7 @@ def waiting_for_all(place: Rank | None) -> Iterator[Callable[[], object]]:
 def run_shares(words: list[str], arguments: argparse.Namespace, store: Path, images: int, bar: Any) -> None:
     """Do all shares in processes of their own; one that fails ends the others, and what they have finished is kept."""
     count = arguments.processes
-    threads = arguments.threads or max(1, cores() // count)
+    threads = arguments.threads or max(1, count_cores() // count)
     common = [
         *words,
         "--processes",
@@ -85,16 +85,16 @@ def run_shares(words: list[str], arguments: argparse.Namespace, store: Path, ima
     size = min(arguments.batch_size, max(1, images // count))
     with contextlib.ExitStack() as held:
         said = [held.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
-        running = [start([*common, "--share", f"{i + 1}/{count}"], i, said[i]) for i in range(count)]
-        held.callback(stop, running)
+        running = [start_share([*common, "--share", f"{i + 1}/{count}"], i, said[i]) for i in range(count)]
+        held.callback(stop_shares, running)
         while any(process.poll() is None for process in running):
-            check(running, said)
-            bar.update(min(images, size * finished_batches(store, count)))
+            check_running(running, said)
+            bar.update(min(images, size * count_finished_batches(store, count)))
             time.sleep(0.2)
-        check(running, said)
+        check_running(running, said)
 
 
-def start(words: list[str], local: int, said: Any) -> "subprocess.Popen[bytes]":
+def start_share(words: list[str], local: int, said: Any) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "bsvi", "evaluate", *words],
         stdin=subprocess.DEVNULL,
@@ -105,7 +105,7 @@ def start(words: list[str], local: int, said: Any) -> "subprocess.Popen[bytes]":
     )
 
 
-def check(running: "list[subprocess.Popen[bytes]]", said: list[Any]) -> None:
+def check_running(running: "list[subprocess.Popen[bytes]]", said: list[Any]) -> None:
     for number, (process, errors) in enumerate(zip(running, said, strict=True), 1):
         code = process.poll()
         if code:
@@ -118,7 +118,7 @@ def check(running: "list[subprocess.Popen[bytes]]", said: list[Any]) -> None:
             )
 
 
-def stop(running: "list[subprocess.Popen[bytes]]") -> None:
+def stop_shares(running: "list[subprocess.Popen[bytes]]") -> None:
     for process in running:
         if process.poll() is None:
             process.terminate()
@@ -126,7 +126,7 @@ def stop(running: "list[subprocess.Popen[bytes]]") -> None:
         process.wait()
 
 
-def finished_batches(store: Path, count: int) -> int:
+def count_finished_batches(store: Path, count: int) -> int:
     """How many batches the shares have finished, by the lines of their files; the first line is the question."""
     lines = 0
     for number in range(1, count + 1):

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bsvi.commands.evaluate import add_common, batches, prepare, print_start
+from bsvi.commands.evaluate import add_common, make_batches, prepare, print_start
 from bsvi.experiments import batching
 from bsvi.runs import results
 from bsvi.system.files import open_to_read
@@ -40,11 +40,11 @@ def main(words: list[str]) -> int:
     with progress:
         gap = amortization_gap(
             trained.inference,
-            batches(split, arguments.batch_size, trained.device),
+            make_batches(split, arguments.batch_size, trained.device),
             steps=arguments.steps,
             k=arguments.k,
             seed=arguments.seed,
-            store=store_of(arguments, trained),
+            store=name_gap_store(arguments, trained),
             progress=progress.update,
             keep_lambda=arguments.save,
         )
@@ -71,7 +71,7 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def store_of(arguments: argparse.Namespace, trained: Any) -> Path:
+def name_gap_store(arguments: argparse.Namespace, trained: Any) -> Path:
     """Where finished images are kept: another question, or another model, has another file."""
     from bsvi.evaluation.passes import model_hash
 
@@ -80,7 +80,7 @@ def store_of(arguments: argparse.Namespace, trained: Any) -> Path:
         return trained.folder / f"gap-test-{words}-lambda.jsonl"
     old = trained.folder / "gap-test.jsonl"  # one name for all questions, of an earlier version
     asked = {"k": arguments.k, "seed": arguments.seed, "model": model_hash(trained.inference)}
-    asked_for_first = header(old)
+    asked_for_first = read_header(old)
     climb = str(asked_for_first.get("climb"))
     if asked_for_first | asked == asked_for_first and climb.startswith(f"Climb(steps={arguments.steps},"):
         return old
@@ -88,7 +88,7 @@ def store_of(arguments: argparse.Namespace, trained: Any) -> Path:
     return trained.folder / f"gap-test-{words}.jsonl"
 
 
-def header(store: Path) -> dict[str, Any]:
+def read_header(store: Path) -> dict[str, Any]:
     """The question in the first line of a store; empty where there is none to be read."""
     try:
         with open_to_read(store) as file:

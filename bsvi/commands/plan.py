@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.commands.train_flags import experiment_of
 from bsvi.commands.train_flags import parse as parse_train
+from bsvi.commands.train_flags import strip_command
 from bsvi.experiments.config import EXPERIMENTS, LONGEST, MOST
 from bsvi.planning.devices import DEVICES, find_device
 from bsvi.system.terminal import Parser
@@ -23,17 +23,17 @@ MEASURED = ("cpu", "cuda")
 
 
 def main(words: list[str]) -> int:
-    arguments, rest = parser().parse_known_args(words)
-    commands = parse(arguments, rest)
-    plan = make(arguments, commands)
+    arguments, rest = make_parser().parse_known_args(words)
+    commands = parse_learners(arguments, rest)
+    plan = build_plan(arguments, commands)
     if arguments.json:
         arguments.json.write_text(json.dumps(plan.as_dict(), indent=1) + "\n")
-    for line in describe(plan, next(iter(commands.values()))):
+    for line in describe_plan(plan, next(iter(commands.values()))):
         print(line)
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="bsvi plan",
         description=__doc__,
@@ -63,10 +63,10 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"]:
+def parse_learners(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"]:
     """The command of each method's run; a wrong word is one line with the nearest right one."""
     if arguments.experiment not in EXPERIMENTS and not Path(arguments.experiment).exists():
-        raise ValueError(f"unknown experiment {arguments.experiment!r}; {nearest(arguments.experiment, EXPERIMENTS)}")
+        raise ValueError(f"unknown experiment {arguments.experiment!r}; {suggest(arguments.experiment, EXPERIMENTS)}")
     names = choose_methods(arguments.methods)
     for flag, least in (("devices", 1), ("k", 1), ("examples", 1), ("measure", 0)):
         value = getattr(arguments, flag)
@@ -79,7 +79,7 @@ def parse(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"
     return {name: parse_train([arguments.experiment, *rest, "--method", name], "plan") for name in names}
 
 
-def nearest(word: str, known: Any) -> str:
+def suggest(word: str, known: Any) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     return (f"did you mean {close[0]!r}? " if close else "") + f"There are {', '.join(known)}"
 
@@ -108,7 +108,7 @@ def count_seeds(text: str) -> int:
     return count
 
 
-def make(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan":
+def build_plan(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan":
     """Count every method, then price or measure it."""
     name = (arguments.device or ("cpu" if arguments.flops is None else "")).lower()
     here = name in MEASURED and arguments.flops is None
@@ -117,34 +117,37 @@ def make(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan
     device = None if here else find_device(name, arguments.efficiency, arguments.flops)
     seeds = count_seeds(arguments.seeds)
     first = next(iter(commands.values()))
-    started: Any = start(name, first, arguments.clock) if here else None  # a missing GPU is told at once
+    started: Any = start_timing(name, first, arguments.clock) if here else None  # a missing GPU is told at once
 
     from bsvi.experiments.batching import choose_batch_size, count_evaluate_passes
-    from bsvi.planning.counting import count_all, priced
-    from bsvi.planning.pace import measure
-    from bsvi.planning.plan import Evaluation, images_of, make_plan
+    from bsvi.planning.counting import count_steps, price_pace
+    from bsvi.planning.pace import measure_pace
+    from bsvi.planning.plan import PlannedEvaluation, describe_images, make_plan
 
-    experiments = {method: experiment_of(command) for method, command in commands.items()}
+    experiments = {method: strip_command(command) for method, command in commands.items()}
     e = next(iter(experiments.values()))
-    images = images_of(e, first.data_dir)
+    images = describe_images(e, first.data_dir)
     draws = max(arguments.iwae or (), default=0) if arguments.iwae is not None else 5 * arguments.k
     tested = images.test if arguments.examples is None else min(images.test, arguments.examples)
-    evaluation = Evaluation(arguments.k, draws, tested)
-    say(f"counting {len(experiments)} methods of {arguments.experiment}")
-    counts = count_all(experiments, images, on_cpu=name == "cpu")
+    evaluation = PlannedEvaluation(arguments.k, draws, tested)
+    print_progress(f"counting {len(experiments)} methods of {arguments.experiment}")
+    counts = count_steps(experiments, images, on_cpu=name == "cpu")
     if device is not None:
-        pace, where, basis = priced(e, images, device, counts), str(device), "counted"
+        pace, where, basis = price_pace(e, images, device, counts), str(device), "counted"
     else:
         clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
         passes = count_evaluate_passes(arguments.k, draws, e.svi.samples)
         rows = choose_batch_size(e.net, images.shape[1:], passes, started.threads, name)
-        pace, basis = measure(e, images, experiments, started, arguments.measure, clock, say, rows), "measured"
+        pace, basis = (
+            measure_pace(e, images, experiments, started, arguments.measure, clock, print_progress, rows),
+            "measured",
+        )
         where = f"{name} of this machine, {started.threads} threads, compile {started.compile}, {arguments.clock} time"
     seconds = {method: pace.of(one, images, evaluation) for method, one in experiments.items()}
     return make_plan(e, experiments, where, counts, seconds, evaluation, seeds, arguments.devices, basis)
 
 
-def start(name: Any, command: "Command", clock: str) -> Any:
+def start_timing(name: Any, command: "Command", clock: str) -> Any:
     from bsvi.system import runtime
 
     if clock == "cpu" and (name != "cpu" or command.threads > 1):
@@ -152,12 +155,12 @@ def start(name: Any, command: "Command", clock: str) -> Any:
     return runtime.start(runtime.Runtime(name, 1 if clock == "cpu" else command.threads, command.compile))
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     """A line of progress, where it does not disturb the plan."""
     print(line, file=sys.stderr, flush=True)
 
 
-def describe(plan: "Plan", command: "Command") -> list[str]:
+def describe_plan(plan: "Plan", command: "Command") -> list[str]:
     """The plan as lines of text."""
     runs = len(plan.rows) * plan.seeds
     lines = [
@@ -171,24 +174,28 @@ def describe(plan: "Plan", command: "Command") -> list[str]:
     for row in plan.rows:
         lines.append(
             f"{row.method:12} {row.decoder_calls:8} {row.decoder_flops / 1e9:11,.4g} {row.memory / 1e6:9,.0f} "
-            f"{row.step_seconds:9.3g} {short(row.train_hours):>9} {short(plan.seeds * row.train_hours):>9}"
+            f"{row.step_seconds:9.3g} {format_hours(row.train_hours):>9} {format_hours(plan.seeds * row.train_hours):>9}"
         )
     e = plan.evaluation
     judged = f"BSVI-{e.k}" + (f" and IWAE-{e.iwae}" if e.iwae else "")
     lines += [
         "",
-        f"training, validation included: {duration(plan.train_hours)}",
-        f"evaluation, {judged} of {e.images:,} test images: {duration(plan.evaluate_hours)}, "
-        f"{short(plan.rows[0].evaluate_hours)} per run",
-        f"together: {duration(plan.train_hours + plan.evaluate_hours)} on one device"
-        + (f", {duration(plan.hours_on_devices)} on {plan.devices} (a run is not split)" if plan.devices > 1 else ""),
+        f"training, validation included: {format_long_hours(plan.train_hours)}",
+        f"evaluation, {judged} of {e.images:,} test images: {format_long_hours(plan.evaluate_hours)}, "
+        f"{format_hours(plan.rows[0].evaluate_hours)} per run",
+        f"together: {format_long_hours(plan.train_hours + plan.evaluate_hours)} on one device"
+        + (
+            f", {format_long_hours(plan.hours_on_devices)} on {plan.devices} (a run is not split)"
+            if plan.devices > 1
+            else ""
+        ),
         "",
-        *notes(plan, command),
+        *list_notes(plan, command),
     ]
     return lines
 
 
-def notes(plan: "Plan", command: "Command") -> list[str]:
+def list_notes(plan: "Plan", command: "Command") -> list[str]:
     """How the numbers came about, and what they leave out."""
     lines = []
     if command.patience:
@@ -224,19 +231,19 @@ def notes(plan: "Plan", command: "Command") -> list[str]:
     return lines
 
 
-def duration(hours: float) -> str:
+def format_long_hours(hours: float) -> str:
     """Hours as a person reads them, with days where there are many.
 
-    >>> duration(2.5), duration(100.0)
+    >>> format_long_hours(2.5), format_long_hours(100.0)
     ('2.5 h', '100 h (4.17 days)')
     """
-    return short(hours) + (f" ({hours / 24:,.3g} days)" if hours >= 48 else "")
+    return format_hours(hours) + (f" ({hours / 24:,.3g} days)" if hours >= 48 else "")
 
 
-def short(hours: float) -> str:
+def format_hours(hours: float) -> str:
     """Seconds, minutes or hours.
 
-    >>> short(0.01), short(1.0), short(100.0)
+    >>> format_hours(0.01), format_hours(1.0), format_hours(100.0)
     ('36 s', '60 min', '100 h')
     """
     if hours < 1 / 30:

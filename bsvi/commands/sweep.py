@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bsvi.commands.sweep_display import Display
 from bsvi.commands.sweep_flags import parse
-from bsvi.commands.sweep_plan import dry_run, make_plan
+from bsvi.commands.sweep_plan import make_plan, print_plan
 from bsvi.sweeps.jobs import Job, run_jobs
-from bsvi.system.runtime import cores as available_cores
+from bsvi.system.runtime import count_cores as available_cores
 from bsvi.tables.engines import ENGINES
 
 
@@ -29,14 +29,14 @@ def main(words: list[str]) -> int:
     where = f"{workers} at once" if engine.here else f"on {arguments.on}"
     print(f"{len(plan)} runs of {arguments.experiment}: {len(plan) - len(todo)} finished, {len(todo)} to do, {where}")
     if arguments.dry_run:
-        return dry_run(plan, workers if engine.here else arguments.jobs or 1, threads)
+        return print_plan(plan, workers if engine.here else arguments.jobs or 1, threads)
     sys.stdout.flush()
     before = signal.getsignal(signal.SIGTERM)
     try:
         left = engine.run(plan, arguments, workers)
-    except (KeyboardInterrupt, Stopped) as error:
+    except (KeyboardInterrupt, SweepStopped) as error:
         print(f"interrupted; {engine.interrupted}", file=sys.stderr)
-        return 143 if isinstance(error, Stopped) else 130
+        return 143 if isinstance(error, SweepStopped) else 130
     finally:
         signal.signal(signal.SIGTERM, before)
     if left:
@@ -58,20 +58,20 @@ def summarise(plan: list[Job], folder: Path) -> int:
     return 1 if failed else 0
 
 
-def on_local(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
+def run_locally(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
     signal.signal(signal.SIGTERM, _stop)
     with Display(plan, workers) as display:
         run_jobs(plan, workers, display)
     return False
 
 
-def on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
+def run_on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
     from bsvi.sweeps.on_ray import RayEngine, RaySettings
 
     settings = RaySettings(arguments.address, arguments.cpus_per_run, arguments.gpus_per_run, arguments.jobs)
     if all(job.next_words() is None for job in plan):
         return False
-    display, received = Display(plan, arguments.jobs or len(plan)), Received()
+    display, received = Display(plan, arguments.jobs or len(plan)), SignalNote()
     with RayEngine(settings) as engine, received:
         print(engine.describe(), flush=True)
 
@@ -84,7 +84,7 @@ def on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool
     return False
 
 
-def on_slurm(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
+def run_on_slurm(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
     """True when the jobs were submitted and are left alone."""
     from bsvi.sweeps.on_slurm import SlurmEngine, SlurmSettings
 
@@ -110,14 +110,14 @@ def on_slurm(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bo
     return False
 
 
-class Stopped(Exception):
+class SweepStopped(Exception):
     """SIGTERM came."""
 
 
-class Received:
+class SignalNote:
     """Takes note of SIGINT and SIGTERM: an exception inside Ray's code would break it. A second one is obeyed at once."""
 
-    def __enter__(self) -> "Received":
+    def __enter__(self) -> "SignalNote":
         self.number = 0
         self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
@@ -133,8 +133,8 @@ class Received:
 
     def check(self) -> None:
         if self.number:
-            raise KeyboardInterrupt if self.number == signal.SIGINT else Stopped
+            raise KeyboardInterrupt if self.number == signal.SIGINT else SweepStopped
 
 
 def _stop(number: int, frame: object) -> None:
-    raise Stopped
+    raise SweepStopped

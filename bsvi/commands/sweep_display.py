@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bsvi.commands.sweep_plan import clock
+from bsvi.commands.sweep_plan import format_duration
 from bsvi.sweeps.jobs import ENDED, Job
 from bsvi.system.files import open_to_read
 from bsvi.system.reading import read_json
@@ -19,7 +19,7 @@ ORDER = (*RUNNING, "failed", "stopped", "waiting", "done")  # who is shown first
 
 
 @dataclass
-class Seen:
+class JobProgress:
     """How far a run is, as its folder tells: steps and images done, the seconds they took, the latest bound."""
 
     step: int = 0
@@ -31,7 +31,7 @@ class Seen:
     store: Path | None = None
     offset: int = 0
 
-    def look(self, job: Job) -> None:
+    def update(self, job: Job) -> None:
         line = job.last_line()
         if isinstance(step := line.get("step"), int) and isinstance(seconds := line.get("seconds"), int | float):
             self.step, self.seconds = step, seconds
@@ -39,9 +39,9 @@ class Seen:
             self.bound = bound if isinstance(bound, int | float) else math.nan
         if job.stage == "evaluating":
             self.all_images = self.all_images or count_images(job)
-            self._look_at_store(job)
+            self._count_store(job)
 
-    def _look_at_store(self, job: Job) -> None:
+    def _count_store(self, job: Job) -> None:
         """Count the images in the lines that have come since the last look."""
         try:
             stores = [path for path in job.folder.glob("evaluation-test-*.jsonl") if ".share-" not in path.name]
@@ -91,7 +91,7 @@ class Display:
 
         self.console = open_console()
         self.jobs, self.workers = plan, workers
-        self.seen = {job.name: Seen() for job in plan}
+        self.seen = {job.name: JobProgress() for job in plan}
         self.stages: dict[str, str] = {}
         self.last = 0.0
         self.live: Live | None = None
@@ -115,14 +115,14 @@ class Display:
         for job in jobs:
             changed = job.stage != self.stages.get(job.name)
             if changed or job.stage in RUNNING:
-                self.seen[job.name].look(job)
+                self.seen[job.name].update(job)
             if changed:
                 self.stages[job.name] = job.stage
-                self.tell(job)
+                self.print_stage(job)
         if self.live is not None:
             self.live.refresh()
 
-    def tell(self, job: Job) -> None:
+    def print_stage(self, job: Job) -> None:
         """A line for a run whose stage has changed, where there is no live table; why it waits again in any case."""
         if job.stage == "waiting" and job.problem:
             self.console.print(f"{job.name}: {job.problem}", highlight=False, soft_wrap=True, markup=False)
@@ -156,7 +156,7 @@ class Display:
             if narrow:
                 far = [Text(f"{100 * min(done, of) / max(of, 1):3.0f}%")]
             bound = f"bound {seen.bound:.2f}  " if math.isfinite(seen.bound) else ""
-            last = f"{clock(left)} left" if job.stage in RUNNING and left is not None else job.problem[:60]
+            last = f"{format_duration(left)} left" if job.stage in RUNNING and left is not None else job.problem[:60]
             table.add_row(Text(job.name), Text(job.stage), *far, Text(bound + last))
         return Group(table, Text(self.summary(len(shown)), no_wrap=True, overflow="ellipsis"))
 
@@ -191,5 +191,5 @@ class Display:
         if not left:
             return ""
         active = max(1, min(self.workers, sum(job.stage not in ENDED for job in self.jobs)))
-        share = f", {100 * spent / (spent + left):.0f}% done, about {clock(left / active)} left"
+        share = f", {100 * spent / (spent + left):.0f}% done, about {format_duration(left / active)} left"
         return share + (" before evaluation" if unknown else "")

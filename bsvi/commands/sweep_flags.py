@@ -73,22 +73,22 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     add("--submit-only", action="store_true", help="slurm: end when all is in the queue")
     arguments, rest = parser.parse_known_args(words)
-    check(arguments)
+    check_flags(arguments)
     for word in rest:
         if (flag := word.split("=", 1)[0]) in INSTEAD:
             raise ValueError(f"{flag} is for one run, a sweep has several; {INSTEAD[flag]}")
     if not ENGINES[arguments.on].job_limit and arguments.time_limit is not None:
         rest += ["--time-limit", arguments.time_limit]  # seconds, as ever
     if ENGINES[arguments.on].job_limit:
-        arguments.time_limit = minutes(arguments.time_limit or "60")
-    arguments.slurm_option = slurm_options(arguments.slurm_option)
+        arguments.time_limit = parse_minutes(arguments.time_limit or "60")
+    arguments.slurm_option = parse_slurm_options(arguments.slurm_option)
     if not ENGINES[arguments.on].here:  # other machines have other working folders
         arguments.runs = arguments.runs.absolute()
         arguments.data_dir = arguments.data_dir.absolute() if arguments.data_dir else None
     return arguments, rest
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check_flags(arguments: argparse.Namespace) -> None:
     """Refuse numbers that make no sense, and flags of another engine, which would silently do nothing."""
     unset: dict[str, Any] = {"slurm_option": [], "submit_only": False, "gpus_per_run": 0.0, "cpus_per_run": 1.0}
     for name, engines in flags_of_others(arguments.on).items():
@@ -111,10 +111,10 @@ def check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{name}-per-run must be whole here, got {value:g}; Ray alone can share one among runs")
 
 
-def minutes(text: str) -> int:
+def parse_minutes(text: str) -> int:
     """A time limit as SLURM writes it, in minutes, rounded up.
 
-    >>> minutes("90"), minutes("12:00:00"), minutes("1-00:00:30")
+    >>> parse_minutes("90"), parse_minutes("12:00:00"), parse_minutes("1-00:00:30")
     (90, 720, 1441)
     """
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)|(\d+)", text)
@@ -125,7 +125,7 @@ def minutes(text: str) -> int:
     return total
 
 
-def slurm_options(words: list[str]) -> dict[str, str | bool]:
+def parse_slurm_options(words: list[str]) -> dict[str, str | bool]:
     """Flags of sbatch by name; those that bsvi sets itself are refused."""
     found: dict[str, str | bool] = {}
     for word in words:

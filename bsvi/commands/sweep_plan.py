@@ -6,9 +6,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-from bsvi.commands.about import changed_fields
-from bsvi.commands.train_flags import experiment_of
+from bsvi.commands.about import list_changed_fields
 from bsvi.commands.train_flags import parse as parse_train
+from bsvi.commands.train_flags import strip_command
 from bsvi.commands.train_start import default_folder
 from bsvi.experiments.config import EXPERIMENTS, MOST_SEED
 from bsvi.runs.folder import Run, RunError
@@ -23,7 +23,7 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
     """All methods of the first seed, then of the next: the order that gives a first complete table soonest."""
     names = choose_methods(arguments.methods, phases=True)
     rest = [*rest, *(["--data-dir", str(arguments.data_dir)] if arguments.data_dir else [])]
-    found, jobs = seeds(arguments.seeds), []
+    found, jobs = parse_seeds(arguments.seeds), []
     first = [arguments.experiment, "--seed", str(found[0]), *rest]
     learners = {name: learner(name) for name in names}
     commands = {name: parse_train([*first, *learners[name]], "sweep") for name in names}  # told now, not in eight files
@@ -33,7 +33,7 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
         experiment_words = str(Path(experiment_words).absolute()) if arguments.on != "local" else experiment_words
     for seed in found:
         for name, command in commands.items():
-            experiment = experiment_of(command).model_copy(update={"seed": seed})
+            experiment = strip_command(command).model_copy(update={"seed": seed})
             folder = arguments.runs / arguments.experiment / default_folder(experiment).name
             words = [experiment_words, *learners[name], "--seed", str(seed), "--out", str(folder), *rest]
             evaluate = ["evaluate", str(folder), "--k", str(arguments.k), "--quiet"]
@@ -62,7 +62,7 @@ def check_folders(jobs: list[Job]) -> None:
                 f"{job.folder} holds result.json but no config.json, so whose it is cannot be told; use another --runs"
             )
         with contextlib.suppress(RunError):  # a damaged one fails by itself, without the others
-            if changed := changed_fields(run, job.experiment):
+            if changed := list_changed_fields(run, job.experiment):
                 refused.append((job, "; ".join(changed)))
     if not refused:
         return
@@ -74,7 +74,7 @@ def check_folders(jobs: list[Job]) -> None:
     )
 
 
-def seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
     try:
         if ":" in text:
             first, last = text.split(":")
@@ -91,12 +91,12 @@ def seeds(text: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def dry_run(plan: list[Job], workers: int, threads: int) -> int:
+def print_plan(plan: list[Job], workers: int, threads: int) -> int:
     """Print what would be done, and how long it takes judged by finished runs of the experiment, or by a few steps taken now."""
-    pace = measured_pace(plan, threads)
+    pace = measure_call_seconds(plan, threads)
     total = 0.0
     for job in plan:
-        calls = decoder_calls(job) * (job.experiment.steps - job.step()) if not job.trained else 0
+        calls = count_decoder_calls(job) * (job.experiment.steps - job.step()) if not job.trained else 0
         seconds = calls * pace
         total += seconds
         state = (
@@ -104,14 +104,14 @@ def dry_run(plan: list[Job], workers: int, threads: int) -> int:
             if job.next_words() is None
             else "to evaluate"
             if job.trained
-            else f"about {clock(seconds)} to train"
+            else f"about {format_duration(seconds)} to train"
         )
         print(f"  {job.name:22} {state:24} {job.folder}")
-    print(f"training takes about {clock(total / workers)} with {workers} at once; evaluation comes on top")
+    print(f"training takes about {format_duration(total / workers)} with {workers} at once; evaluation comes on top")
     return 0
 
 
-def measured_pace(plan: list[Job], threads: int) -> float:
+def measure_call_seconds(plan: list[Job], threads: int) -> float:
     """Seconds per decoder call on one batch."""
     for job in plan:
         if job.trained:
@@ -136,16 +136,16 @@ def measured_pace(plan: list[Job], threads: int) -> float:
     return min(seconds) / objective.decoder_calls
 
 
-def decoder_calls(job: Job) -> int:
+def count_decoder_calls(job: Job) -> int:
     from bsvi.experiments.build import build_objective
 
     return build_objective(job.experiment).decoder_calls
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Hours and minutes, minutes, or seconds.
 
-    >>> clock(12.0), clock(125.0), clock(7500.0)
+    >>> format_duration(12.0), format_duration(125.0), format_duration(7500.0)
     ('12 s', '2 min', '2 h 5 min')
     """
     if seconds < 60:

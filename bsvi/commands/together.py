@@ -13,19 +13,19 @@ SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
 GRACE = 10.0  # seconds that the first of several processes has to tell why all end
 
 
-class Stopped(BaseException):
+class StoppedAtStart(BaseException):
     """A signal at start-up, when there is nothing to save; while training goes on, bsvi.system.signals takes them."""
 
 
 @contextlib.contextmanager
-def stopped_at_once(place: Rank | None) -> Iterator[None]:
+def stop_at_once(place: Rank | None) -> Iterator[None]:
     """Within this context the signals that end a run raise Stopped.
 
     One of several processes just dies of SIGTERM and SIGINT: it may be waiting for the others, deep inside a library.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(signal.Signals(number).name)
+        raise StoppedAtStart(signal.Signals(number).name)
 
     before = {}
     with contextlib.suppress(ValueError):  # not in the main thread: the owner of that thread decides
@@ -40,7 +40,7 @@ def stopped_at_once(place: Rank | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard(place: Rank | None) -> Iterator[None]:
+def speak_once(place: Rank | None) -> Iterator[None]:
     """Of several processes the first one tells what all have met; the others end with the same code, silently, after it.
 
     torchrun ends all as soon as it sees one that has ended: were that a silent one, nobody would tell the user.
@@ -60,7 +60,7 @@ def heard(place: Rank | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told(team: Team) -> Iterator[None]:
+def shield_message(team: Team) -> Iterator[None]:
     """What comes out of this context is told even if torchrun, which has seen another process end, sends SIGTERM meanwhile."""
     try:
         yield
@@ -71,7 +71,7 @@ def told(team: Team) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silent(place: Rank | None) -> Iterator[None]:
+def silence_others(place: Rank | None) -> Iterator[None]:
     """Within this context only the first of several processes prints."""
     if place is None or place.rank == 0:
         yield
@@ -80,7 +80,7 @@ def silent(place: Rank | None) -> Iterator[None]:
         yield
 
 
-def joined(place: Rank | None, device: str) -> contextlib.AbstractContextManager[Team]:
+def join_team(place: Rank | None, device: str) -> contextlib.AbstractContextManager[Team]:
     """This process alone, or together with the others that torchrun has started."""
     if place is None:
         return contextlib.nullcontext(Team())

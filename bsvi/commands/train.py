@@ -7,9 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bsvi.commands.about import stored_about
-from bsvi.commands.together import SIGNAL_CODES, Stopped, heard, joined, silent, stopped_at_once, told
-from bsvi.commands.train_flags import Command, experiment_of, parse
+from bsvi.commands.about import check_stored_about
+from bsvi.commands.together import (
+    SIGNAL_CODES,
+    StoppedAtStart,
+    join_team,
+    shield_message,
+    silence_others,
+    speak_once,
+    stop_at_once,
+)
+from bsvi.commands.train_flags import Command, parse, strip_command
 from bsvi.commands.train_start import begin, check_words, default_folder
 from bsvi.experiments.config import Experiment
 from bsvi.runs.folder import Run, RunError
@@ -26,14 +34,14 @@ def main(words: list[str]) -> int:
 def train_at(place: Rank | None, words: list[str]) -> int:
     """Train alone, or as one of several processes; returns the exit code."""
     try:
-        with stopped_at_once(place), heard(place):
-            with silent(place):
+        with stop_at_once(place), speak_once(place):
+            with silence_others(place):
                 command = parse(words)
-            experiment = experiment_of(command)
+            experiment = strip_command(command)
             check_shares(experiment, place)
-            with joined(place, command.device) as team, contextlib.ExitStack() as held:
+            with join_team(place, command.device) as team, contextlib.ExitStack() as held:
                 run = Run(command.fork or command.out or default_folder(experiment))
-                if team.run_on_first(lambda: finished_before(run, experiment)):
+                if team.run_on_first(lambda: print_if_finished(run, experiment)):
                     return 0
                 team.run_on_first(lambda: check_words(command, run))
                 taken: list[Run] = []
@@ -46,7 +54,7 @@ def train_at(place: Rank | None, words: list[str]) -> int:
                     # before torch is imported, where one process trains alone: a second one is refused at once
                     team.run_on_first(take)
                 return train_in(run, command, experiment, team, take)
-    except Stopped as stopped:
+    except StoppedAtStart as stopped:
         if place is None or place.rank == 0:
             print(f"stopped by {stopped} before the first step; run the same command again to go on")
         return SIGNAL_CODES[str(stopped)]
@@ -65,19 +73,19 @@ def check_shares(experiment: Experiment, place: Rank | None) -> None:
         raise RunError("svi.clip batch couples the examples of a batch; use --svi.clip example, or one process")
 
 
-def finished_before(run: Run, experiment: Experiment) -> bool:
+def print_if_finished(run: Run, experiment: Experiment) -> bool:
     """Whether the run has its result, which is printed; needs no lock, and works in a folder one cannot write to."""
-    if stored_about(run, experiment) is None:
+    if check_stored_about(run, experiment) is None:
         return False
     result = run.read_result()
     if result is not None:
-        report(run, result, "finished before")
+        print_result(run, result, "finished before")
     return result is not None
 
 
 def train_in(run: Run, command: Command, experiment: Experiment, team: Team, take: Callable[[], None]) -> int:
     """Train in a run folder that this process, or the first of its team, owns or will ``take``; returns the exit code."""
-    team.run_on_first(lambda: stored_about(run, experiment))
+    team.run_on_first(lambda: check_stored_about(run, experiment))
 
     from bsvi.experiments import build as experiments
     from bsvi.training.loop import NotFinite, Watcher, train
@@ -95,36 +103,38 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
     words = (built.batches, built.valid, settings)
     if not team.first:
         runtime.compile_decoder(built.model.decoder, started.compile)
-        with told(team):
-            return exit_code(train(built.model, built.learns_from, *words, None, Watcher(), about, team))
+        with shield_message(team):
+            return choose_exit_code(train(built.model, built.learns_from, *words, None, Watcher(), about, team))
     with Screen(title, experiment.steps, make_loggers(command, run, about), command.quiet) as screen:
         for line in started.notes:
             screen.say(line)
         runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
         try:
-            with told(team):
+            with shield_message(team):
                 result = train(built.model, built.learns_from, *words, run, screen, about, team)
         except (NotFinite, RuntimeError) as error:
             run.note(f"error: {error}")
             raise
     if result.finished:
-        report(run, vars(result), f"finished ({result.stopped})")
+        print_result(run, vars(result), f"finished ({result.stopped})")
     else:
-        say(run, f"saved at step {result.steps} ({result.stopped}); run the same command again to go on: {run.folder}")
-    return exit_code(result)
+        say_last(
+            run, f"saved at step {result.steps} ({result.stopped}); run the same command again to go on: {run.folder}"
+        )
+    return choose_exit_code(result)
 
 
-def exit_code(result: Any) -> int:
+def choose_exit_code(result: Any) -> int:
     return 0 if result.finished else SIGNAL_CODES.get(result.stopped, 0)
 
 
-def report(run: Run, result: dict[str, Any], how: str) -> None:
+def print_result(run: Run, result: dict[str, Any], how: str) -> None:
     bound = result["best_valid_bound"]
     best = f"best validation bound {bound:.3f} at step {result['best_step']}" if bound is not None else "no validation"
-    say(run, f"{how}: {run.folder}: {result['steps']} steps, {best}")
+    say_last(run, f"{how}: {run.folder}: {result['steps']} steps, {best}")
 
 
-def say(run: Run, line: str) -> None:
+def say_last(run: Run, line: str) -> None:
     """The last line of a run, on the screen and in log.txt."""
     with contextlib.suppress(OSError):  # whoever read it may have gone
         print(line, flush=True)

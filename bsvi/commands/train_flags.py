@@ -44,7 +44,7 @@ class Command(Experiment):
     quiet: bool = Field(False, description="print nothing but the result")
 
 
-def experiment_of(command: Command) -> Experiment:
+def strip_command(command: Command) -> Experiment:
     """The experiment of a command, without what is of this machine and moment."""
     return Experiment.model_validate({name: getattr(command, name) for name in Experiment.model_fields})
 
@@ -68,8 +68,8 @@ def parse(words: list[str], verb: str = "train") -> Command:
         if stored is None:
             raise RunError(f"{folder} holds no config.json; name a run folder, or start one with bsvi train EXPERIMENT")
         base, words = update_experiment(EXPERIMENTS["digits"], stored["config"], str(folder / "config.json")), words[2:]
-        base = at_its_place(base, stored.get("data"))
-        return flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN", refuse)
+        base = with_absolute_path(base, stored.get("data"))
+        return parse_flags(base, ["--out", str(folder), *words], "bsvi train --resume RUN", refuse)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         refuse(
             f"name an experiment first: bsvi {verb} EXPERIMENT; there are {', '.join(EXPERIMENTS)}, or a PATH of images"
@@ -90,7 +90,7 @@ def parse(words: list[str], verb: str = "train") -> Command:
         rest = rest[:at] + rest[at + 2 :]
 
     def command(base: Experiment) -> Command:
-        return flags(base if config is None else read_toml(config, base), rest, f"bsvi train {name}", refuse)
+        return parse_flags(base if config is None else read_toml(config, base), rest, f"bsvi train {name}", refuse)
 
     if name in EXPERIMENTS:
         return command(EXPERIMENTS[name])
@@ -107,7 +107,7 @@ def parse(words: list[str], verb: str = "train") -> Command:
     return command(base)
 
 
-def at_its_place(base: Experiment, data: Any) -> Experiment:
+def with_absolute_path(base: Experiment, data: Any) -> Experiment:
     """The experiment with its own images named by their absolute path, so that a run goes on from any folder."""
     path = data.get("path") if isinstance(data, dict) else None
     if not isinstance(path, str) or base.data.name in DATA_SETS or not Path(path).exists():
@@ -121,11 +121,11 @@ def refuse_words(verb: str, line: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def flags(base: Experiment, words: list[str], program: str, refuse: Callable[[str], NoReturn]) -> Command:
+def parse_flags(base: Experiment, words: list[str], program: str, refuse: Callable[[str], NoReturn]) -> Command:
     """``base`` with the fields that flags replace."""
     import tyro
 
-    known = {*names(Command), "--help"}
+    known = {*list_flags(Command), "--help"}
     for word in words:
         flag = word.split("=", 1)[0].replace("_", "-")
         if re.match(r"--[a-z]", flag) and flag not in known:
@@ -142,26 +142,26 @@ def flags(base: Experiment, words: list[str], program: str, refuse: Callable[[st
     except SystemExit as left:
         if not left.code:
             raise
-        refuse(f"{one_line(said.getvalue())}; {program} --help says what fits")
+        refuse(f"{unframe(said.getvalue())}; {program} --help says what fits")
     if command.phases and {word.split("=", 1)[0] for word in words} & {"--method", "--steps"}:
         refuse("phases name the methods and their updates; leave --method and --steps out")
     return command
 
 
-def names(settings: type[BaseModel], prefix: str = "") -> list[str]:
+def list_flags(settings: type[BaseModel], prefix: str = "") -> list[str]:
     """The flags of all fields, as '--svi.max-grad-norm'; '--no-quiet' for what is on or off."""
     found = []
     for name, field in settings.model_fields.items():
         kind: Any = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found += names(kind, f"{prefix}{name}.")
+            found += list_flags(kind, f"{prefix}{name}.")
         else:
             word = name.rstrip("_").replace("_", "-")  # from_ is --from
             found += [f"--{prefix}{word}"] + ([f"--{prefix}no-{word}"] if kind is bool else [])
     return found
 
 
-def one_line(box: str) -> str:
+def unframe(box: str) -> str:
     """What the framed complaint of the parser says, without frame and links."""
     inside = [line.strip("│ ") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
     parts = re.split(r"\n[─-]{4,}\n", "\n".join(inside))

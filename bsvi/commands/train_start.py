@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.commands.about import check_same, describe, identity, stored_about, versions
+from bsvi.commands.about import check_same, check_stored_about, describe_run, list_versions, make_identity
 from bsvi.commands.train_flags import Command
 from bsvi.experiments.config import Experiment
 from bsvi.runs.folder import Run, RunError
@@ -49,21 +49,21 @@ def begin(
     run: Run, command: Command, experiment: Experiment, built: "BuiltExperiment", started: Any, take: Callable[[], None]
 ) -> dict[str, Any]:
     """Check all there is to check, ``take`` the folder, and write config.json unless it is there; returns what it says."""
-    stored, about = stored_about(run, experiment), describe(experiment, built, started)
+    stored, about = check_stored_about(run, experiment), describe_run(experiment, built, started)
     if stored is not None:
         check_same(run, stored, about)
         about = stored
-    run.identity = identity(about)
+    run.identity = make_identity(about)
     first: Found | None = None  # the checkpoint that it begins with
     source = Run(command.from_ or command.out or default_folder(experiment))
     if stored is None:
         check_unclaimed(run, built, begun=command.fork is not None or command.from_ is not None)
         if command.fork is not None:
             first = find_fork(run, source, built)
-            about["origin"] = origin_of(source, first, "fork", method_of(source), first[1]["step"])
+            about["origin"] = describe_origin(source, first, "fork", find_method(source), first[1]["step"])
         elif command.from_ is not None:
             first, method, step = take_weights(source, built)
-            about["origin"] = origin_of(source, first, "from", method, step)
+            about["origin"] = describe_origin(source, first, "from", method, step)
     elif command.from_ is not None:
         check_origin(run, stored, source)
     take()
@@ -77,7 +77,7 @@ def begin(
     together = f", {built.size} processes" if built.size > 1 else ""
     run.note(
         f"process {os.getpid()}: {experiment.experiment} {experiment.phases or experiment.method} seed {experiment.seed}, torch "
-        f"{versions()['torch']}, {started.device}, {started.threads} threads{together}"
+        f"{list_versions()['torch']}, {started.device}, {started.threads} threads{together}"
     )
     return about
 
@@ -151,7 +151,7 @@ def check_origin(run: Run, stored: dict[str, Any], source: Run) -> None:
         )
 
 
-def origin_of(source: Run, found: "Found", how: str, method: str | None, step: int) -> dict[str, Any]:
+def describe_origin(source: Run, found: "Found", how: str, method: str | None, step: int) -> dict[str, Any]:
     """What config.json says of the run that this one goes on from; no part of the run's identity."""
     from bsvi.runs.checkpoint import digest
     from bsvi.training.state import select_prefix
@@ -160,7 +160,7 @@ def origin_of(source: Run, found: "Found", how: str, method: str | None, step: i
     return {"folder": str(source.folder.absolute()), "step": step, "weights": weights, "method": method, "how": how}
 
 
-def method_of(run: Run) -> str | None:
+def find_method(run: Run) -> str | None:
     """The method that config.json of a run names, where it can be read."""
     with contextlib.suppress(RunError):
         return (run.read("config.json") or {}).get("method")

@@ -15,9 +15,9 @@ from bsvi.experiments.config import Experiment
 from bsvi.model import VAE
 from bsvi.objectives import Objective
 from bsvi.planning.devices import Device, Kernel
-from bsvi.planning.pace import Pace, Passes, chunk
-from bsvi.planning.plan import EVALUATION_BATCH, Images
-from bsvi.planning.tally import Tally
+from bsvi.planning.pace import Pace, Passes, find_chunk
+from bsvi.planning.plan import EVALUATION_BATCH, ImageCounts
+from bsvi.planning.tally import OperationCounter
 from bsvi.refine import SVI
 from bsvi.theta import AllDraws, Recomputed
 from bsvi.training.validation import in_eval_mode
@@ -34,7 +34,7 @@ class Count:
     kernels: dict[Kernel, int]
 
 
-def ghost(e: Experiment, images: Images, on_cpu: bool) -> VAE:
+def build_on_meta(e: Experiment, images: ImageCounts, on_cpu: bool) -> VAE:
     """The experiment's networks on the meta device, with the arithmetic of the planned one.
 
     The transform along the width is for CPUs; everywhere else the decoder convolves directly.
@@ -45,24 +45,24 @@ def ghost(e: Experiment, images: Images, on_cpu: bool) -> VAE:
     return model
 
 
-def count(e: Experiment, images: Images, on_cpu: bool = False) -> Count:
+def count_step(e: Experiment, images: ImageCounts, on_cpu: bool = False) -> Count:
     """One training step of the experiment's method, counted on tensors without contents: in seconds, whatever its size.
 
     >>> from bsvi.experiments.config import EXPERIMENTS
     >>> from bsvi.planning.plan import images_of
     >>> e = EXPERIMENTS["omniglot"].model_copy(update={"method": "vae"})
-    >>> found = count(e, images_of(e))
+    >>> found = count_step(e, images_of(e))
     >>> found.decoder_calls, round(found.decoder_flops / 1e9), round(found.memory / 2**30, 1)
     (1, 150, 0.7)
     """
-    model = ghost(e, images, on_cpu)
+    model = build_on_meta(e, images, on_cpu)
     x = torch.empty(e.batch_size, *images.shape, device="meta")
-    objective = settled(build_objective(e).to("meta"), model, x)
+    objective = settle_objective(build_objective(e).to("meta"), model, x)
     weights = [*model.parameters(), *objective.parameters()]
-    with Tally() as step:
+    with OperationCounter() as step:
         step.ignore([*weights, *model.buffers(), x])
         objective(model, x).loss.backward()
-    with Tally() as encoding:
+    with OperationCounter() as encoding:
         model.encode(x).sum().backward()
     size, buffers = _bytes(weights), _bytes(model.buffers())
     # weights, last step's gradients (freed after the forward pass), AMSGrad's three moments, and the best weights so far
@@ -70,13 +70,13 @@ def count(e: Experiment, images: Images, on_cpu: bool = False) -> Count:
     return Count(objective.decoder_calls, step.flops, step.flops - encoding.flops, memory, dict(step.kernels))
 
 
-def count_all(experiments: Mapping[str, Experiment], images: Images, on_cpu: bool = False) -> dict[str, Count]:
+def count_steps(experiments: Mapping[str, Experiment], images: ImageCounts, on_cpu: bool = False) -> dict[str, Count]:
     """Each experiment's count; those that differ in pi alone, which costs nothing, are counted once."""
     counted: dict[str, Count] = {}
     kinds = {name: build_objective(e).extra_repr() for name, e in experiments.items()}
     for name, e in experiments.items():
         if kinds[name] not in counted:
-            counted[kinds[name]] = count(e, images, on_cpu)
+            counted[kinds[name]] = count_step(e, images, on_cpu)
     return {name: counted[kind] for name, kind in kinds.items()}
 
 
@@ -84,7 +84,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def settled(objective: Objective, model: VAE, x: Tensor) -> Objective:
+def settle_objective(objective: Objective, model: VAE, x: Tensor) -> Objective:
     """The objective after it has decided whether the decoder's graphs fit its budget, which it cannot see on meta tensors."""
     theta, svi = objective.theta, objective.refinement
     if isinstance(theta, AllDraws) and isinstance(svi, SVI | EndToEnd) and theta.budget < math.inf:
@@ -109,21 +109,21 @@ def settled(objective: Objective, model: VAE, x: Tensor) -> Objective:
     return objective
 
 
-def priced(e: Experiment, images: Images, device: Device, counts: dict[str, Count]) -> Pace:
+def price_pace(e: Experiment, images: ImageCounts, device: Device, counts: dict[str, Count]) -> Pace:
     """The pace on a device that is known by its rates: every step from its count, and a decoder pass of the evaluation."""
-    model = ghost(e, images, on_cpu=device.name == "cpu")
+    model = build_on_meta(e, images, on_cpu=device.name == "cpu")
     x = torch.empty(EVALUATION_BATCH, *images.shape, device="meta")
     lambda_0 = torch.zeros(len(x), 2 * e.net.latent, device="meta")
     svi = SVI(**e.svi.model_dump())
 
     def cost(draws: Iterable[Any]) -> float:
-        with in_eval_mode(model), Tally() as tally:
+        with in_eval_mode(model), OperationCounter() as tally:
             for _ in draws:
                 pass
         return device.seconds(tally.kernels)
 
     with torch.no_grad():
-        forward = cost(weigh(model, x, model.posterior(lambda_0), chunk(x)) for _ in range(1)) / chunk(x)
+        forward = cost(weigh(model, x, model.posterior(lambda_0), find_chunk(x)) for _ in range(1)) / find_chunk(x)
     one, two = (cost(replace(svi, steps=steps).walk(model, x, lambda_0)) for steps in (1, 2))
     passes = Passes(forward, two - one, len(x))  # of no step: each method has its own count
     return Pace({name: device.seconds(count.kernels) for name, count in counts.items()}, passes, passes)

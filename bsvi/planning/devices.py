@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-Kind = Literal["convolution", "product", "other"]
+KernelKind = Literal["convolution", "product", "other"]
 
 
 class Kernel(NamedTuple):
     """One operation on tensors: floating-point operations, and bytes read and written."""
 
-    kind: Kind
+    kind: KernelKind
     flops: int
     bytes: int
 

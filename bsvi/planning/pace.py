@@ -16,7 +16,7 @@ from bsvi.evaluation.evaluate import cut_into_chunks
 from bsvi.experiments.build import BuiltExperiment, build_model, build_objective
 from bsvi.experiments.config import Experiment
 from bsvi.objectives import Objective
-from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, Evaluation, Images, Seconds
+from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, ImageCounts, PlannedEvaluation, Seconds
 from bsvi.refine import SVI, Amortized
 from bsvi.system import runtime
 from bsvi.tables.likelihoods import LIKELIHOODS
@@ -37,7 +37,7 @@ class Passes:
     def of(self, objective: Objective, calls: int) -> float:
         """The time of ``calls`` decoder calls, of which SVI's steps also go backward to z."""
         svi: Any = objective.refinement
-        steps, samples = (svi.steps, svi.samples) if _walks(objective) else (0, 0)
+        steps, samples = (svi.steps, svi.samples) if _has_svi(objective) else (0, 0)
         return steps * self.refine + (calls - steps * samples) * self.forward
 
 
@@ -50,13 +50,13 @@ class Pace:
     evaluation: Passes
     scoring: Passes | None = None  # as evaluation where it was not timed
 
-    def of(self, e: Experiment, images: Images, evaluation: Evaluation) -> Seconds:
+    def of(self, e: Experiment, images: ImageCounts, evaluation: PlannedEvaluation) -> Seconds:
         """The times of the experiment's method, from the one that was timed and the passes by which they differ."""
         name = e.method if e.method in self.steps else timed_as(e.method)
         mine, timed = (build_objective(replace_method(e, method)) for method in (e.method, name))
         more = self.training.of(mine, mine.decoder_calls) - self.training.of(timed, timed.decoder_calls)
         large = self.evaluation
-        without_theta = mine.decoder_calls - mine.theta.decoder_calls(rows(mine)) if _walks(mine) else rows(mine)
+        without_theta = mine.decoder_calls - mine.theta.decoder_calls(rows(mine)) if _has_svi(mine) else rows(mine)
         look = large.of(mine, without_theta) * images.valid / large.rows
         small = self.scoring or large
         scored = evaluation.k * small.refine + (1 + ELBO_DRAWS + evaluation.iwae) * small.forward
@@ -68,7 +68,7 @@ def timed_as(method: str) -> str:
     return METHODS.find(method).timed_as or method
 
 
-def _walks(objective: Objective) -> bool:
+def _has_svi(objective: Objective) -> bool:
     return isinstance(objective.refinement, SVI | EndToEnd)
 
 
@@ -78,7 +78,7 @@ def rows(objective: Objective) -> int:
     return refinement.draws if isinstance(refinement, Amortized) else (refinement.steps + 1) * refinement.samples
 
 
-def chunk(x: Tensor) -> int:
+def find_chunk(x: Tensor) -> int:
     """Draws that evaluation without gradients takes at once."""
     return next(iter(cut_into_chunks(1 << 20, x, None)))
 
@@ -87,7 +87,7 @@ def replace_method(e: Experiment, method: str) -> Experiment:
     return e.model_copy(update={"method": method})
 
 
-class Clocked(Watcher):
+class StepClock(Watcher):
     """Notes when each step ended."""
 
     def __init__(self, tick: Callable[[], float]) -> None:
@@ -105,9 +105,9 @@ class Clocked(Watcher):
         return found[1:] or found
 
 
-def measure(
+def measure_pace(
     e: Experiment,
-    images: Images,
+    images: ImageCounts,
     methods: Iterable[str],
     started: runtime.Started,
     seconds: float = 20.0,
@@ -150,7 +150,7 @@ def measure(
     return Pace({name: medians[name] for name in timed}, *passes)
 
 
-def _build(e: Experiment, images: Images, started: runtime.Started) -> BuiltExperiment:
+def _build(e: Experiment, images: ImageCounts, started: runtime.Started) -> BuiltExperiment:
     grey = torch.randint(256, (IMAGES, *images.shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     split = Split("train", grey, torch.arange(IMAGES), 255, binarise=LIKELIHOODS.find(images.likelihood).binary)
     dataset = Dataset("made up", split, split, split, images.likelihood)
@@ -161,7 +161,7 @@ def _build(e: Experiment, images: Images, started: runtime.Started) -> BuiltExpe
 
 def _steps(built: BuiltExperiment, steps: int, tick: Callable[[], float]) -> list[float]:
     """Seconds of each of a few training steps."""
-    clocked = Clocked(tick)
+    clocked = StepClock(tick)
     settings = Training(steps=steps, lr=built.experiment.optim.lr, log_every=built.experiment.log_every)
     result = train(built.model, built.objective, built.batches, None, settings, watcher=clocked)
     if result.stopped != "steps":
@@ -175,7 +175,7 @@ def _passes(
     """Seconds of one draw without a graph, and of one step of the walk; evaluation takes several small draws at a time."""
     model, svi = built.model, replace(SVI(**built.experiment.svi.model_dump()), steps=steps)
     x = next(training_batches(built.dataset.train, seed=0, batch_size=size, device=built.device)).x
-    times, draws = [], chunk(x) if chunks else 1
+    times, draws = [], find_chunk(x) if chunks else 1
     with torch.no_grad():
         lambda_0 = encode(model, x)
         for _ in range(3):

@@ -15,7 +15,7 @@ ELBO_DRAWS = 32  # of bsvi evaluate
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageCounts:
     """What a plan needs to know of a data set."""
 
     shape: tuple[int, int, int]
@@ -24,22 +24,22 @@ class Images:
     test: int
 
 
-def images_of(e: Experiment, data_dir: Path | None = None) -> Images:
+def describe_images(e: Experiment, data_dir: Path | None = None) -> ImageCounts:
     """The experiment's images: known for the public data sets without reading them, read where they are the user's own.
 
     >>> from bsvi.experiments.config import EXPERIMENTS
-    >>> images_of(EXPERIMENTS["svhn"])
+    >>> describe_images(EXPERIMENTS["svhn"])
     Images(shape=(1, 32, 32), likelihood='logistic', valid=2000, test=26032)
     """
     row = DATA_SETS.get(e.data.name)
     if row is not None and row.valid and row.test:
-        return Images(row.shape, row.likelihood, row.valid, row.test)
+        return ImageCounts(row.shape, row.likelihood, row.valid, row.test)
     dataset = load_data(e, data_dir, progress=False)
-    return Images(dataset.shape, dataset.likelihood, len(dataset.valid), len(dataset.test))
+    return ImageCounts(dataset.shape, dataset.likelihood, len(dataset.valid), len(dataset.test))
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PlannedEvaluation:
     """What bsvi evaluate is asked for: BSVI-k, and IWAE with at most ``iwae`` draws, of ``images`` test images."""
 
     k: int
@@ -57,7 +57,7 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlannedMethod:
     """One method of a plan; hours are for one run."""
 
     method: str
@@ -83,8 +83,8 @@ class Plan:
     k: int
     seeds: int
     devices: int
-    evaluation: Evaluation
-    rows: tuple[Row, ...]
+    evaluation: PlannedEvaluation
+    rows: tuple[PlannedMethod, ...]
 
     @property
     def train_hours(self) -> float:
@@ -97,7 +97,7 @@ class Plan:
     @property
     def hours_on_devices(self) -> float:
         """Hours until all is trained and evaluated where each device takes one whole run after the other."""
-        return shared(
+        return schedule_hours(
             [row.train_hours + row.evaluate_hours for row in self.rows for _ in range(self.seeds)], self.devices
         )
 
@@ -107,10 +107,10 @@ class Plan:
         return asdict(self) | hours | {"hours_on_devices": self.hours_on_devices}
 
 
-def shared(hours: Iterable[float], devices: int) -> float:
+def schedule_hours(hours: Iterable[float], devices: int) -> float:
     """When the last of these runs ends if the longest start first and none is split.
 
-    >>> shared([3.0, 1.0, 1.0, 1.0], devices=2), shared([3.0, 1.0, 1.0], devices=8)
+    >>> schedule_hours([3.0, 1.0, 1.0, 1.0], devices=2), schedule_hours([3.0, 1.0, 1.0], devices=8)
     (3.0, 3.0)
     """
     ends = [0.0] * devices
@@ -125,7 +125,7 @@ def make_plan(
     device: str,
     counts: Mapping[str, Any],
     seconds: dict[str, Seconds],
-    evaluation: Evaluation,
+    evaluation: PlannedEvaluation,
     seeds: int = 1,
     devices: int = 1,
     basis: str = "counted",
@@ -137,7 +137,7 @@ def make_plan(
         count, s = counts[method], seconds[method]
         hours = (e.steps * s.step + looks * s.look) / 3600
         sizes = (count.decoder_calls, count.decoder_flops, count.flops, count.memory)
-        rows.append(Row(method, *sizes, s.step, s.look, hours, s.evaluation / 3600))
+        rows.append(PlannedMethod(method, *sizes, s.step, s.look, hours, s.evaluation / 3600))
     return Plan(
         e.experiment, device, basis, e.steps, e.batch_size, e.svi.steps, seeds, devices, evaluation, tuple(rows)
     )

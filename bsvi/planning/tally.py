@@ -12,21 +12,21 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from bsvi.nets.flops import convolution_backward_flops
-from bsvi.planning.devices import Kernel, Kind
+from bsvi.planning.devices import Kernel, KernelKind
 
 aten = torch.ops.aten
 _CONVOLUTIONS = {aten.convolution, aten.convolution_backward}
 _NO_KERNEL = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten._unsafe_view, aten.lift_fresh}
 
 
-class Tally(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     """Counts every operation that runs inside, and the bytes of the tensors that are alive at once.
 
     Python references decide when a tensor dies, as in a real step, so ``peak`` is what an allocator without waste would
     need beyond the tensors that were there before. (torch's FlopCounterMode counts the same operations, but its hooks
     on modules keep the activations alive that checkpointing would free.)
 
-    >>> with Tally() as tally:
+    >>> with OperationCounter() as tally:
     ...     product = torch.ones(2, 3, device="meta") @ torch.ones(3, 4, device="meta")
     >>> tally.flops, tally.peak
     (48, 104)
@@ -58,7 +58,9 @@ class Tally(TorchDispatchMode):
     def _kernel(self, packet: Any, args: Any, kwargs: dict[str, Any], out: Any, results: list[Tensor]) -> Kernel:
         touched = {id(leaf): leaf for leaf in (*tree_leaves((args, kwargs)), *results) if isinstance(leaf, Tensor)}
         moved = sum(tensor.numel() * tensor.element_size() for tensor in touched.values())
-        kind: Kind = "convolution" if packet in _CONVOLUTIONS else "product" if packet in flop_registry else "other"
+        kind: KernelKind = (
+            "convolution" if packet in _CONVOLUTIONS else "product" if packet in flop_registry else "other"
+        )
         if packet is aten.convolution_backward:
             flops = convolution_backward_flops(*(a.shape if isinstance(a, Tensor) else a for a in args))
         else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bsvi.report.paper import ORDER, find_dataset
-from bsvi.report.runs import ReportedRun, ReportWarning
+from bsvi.report.records import ReportedRun, ReportWarning
 from bsvi.tables.methods import METHODS, find_label
 
 _ROOM = 26  # letters beside a line or a point of a figure

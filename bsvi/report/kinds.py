@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from bsvi.report.runs import ReportWarning
+from bsvi.report.records import ReportWarning
 
 _NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w])")  # not the 500 of IWAE-500, which is a name
 

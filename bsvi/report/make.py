@@ -13,7 +13,8 @@ from bsvi.report.estimates import make_estimates_table
 from bsvi.report.experiments import ExperimentRuns, group_runs
 from bsvi.report.figures import FIGURES
 from bsvi.report.page import Section, to_page
-from bsvi.report.runs import ReportedRun, ReportWarning, find_runs, read_runs
+from bsvi.report.records import ReportedRun, ReportWarning
+from bsvi.report.runs import find_runs, read_runs
 from bsvi.report.style import ReportFigure, to_bytes, use_style
 from bsvi.report.words import write_summary
 from bsvi.system.files import write_atomically

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from bsvi.report.experiments import ExperimentRuns, Row
 from bsvi.report.intervals import Interval, crossed_interval, interval_over_seeds
-from bsvi.report.runs import ReportedRun, SplitScores, to_number
+from bsvi.report.records import ReportedRun, SplitScores, to_number
 from bsvi.tables.methods import find_label
 
 Pair = tuple[ReportedRun, ReportedRun]

@@ -4,7 +4,8 @@ import math
 
 from bsvi.report.cells import MISSING, Cell, Column, Table, format_number, make_mean_cell
 from bsvi.report.experiments import ExperimentRuns
-from bsvi.report.runs import SPLITS, SplitScores, to_number
+from bsvi.report.records import SplitScores, to_number
+from bsvi.report.runs import SPLITS
 from bsvi.report.tables import make_slug
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bsvi.report.experiments import Row
-from bsvi.report.runs import ReportedRun, to_number
+from bsvi.report.records import ReportedRun, to_number
 from bsvi.system.files import printable
 
 BINS = 120  # more cannot be seen, and the page carries every point

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bsvi.system.files import flush, handle_of, open_to_write, printable
+from bsvi.system.files import flush, open_folder_of, open_to_write, printable
 from bsvi.system.reading import parse_json
 
 try:
@@ -87,7 +87,7 @@ class Record:
             self.file.truncate(good)
         if not entries:
             self._write(question)
-            with handle_of(self.path) as folder:
+            with open_folder_of(self.path) as folder:
                 flush(folder)
 
     def _read_others(self, question: dict[str, Any]) -> None:

@@ -10,14 +10,14 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bsvi.sweeps.jobs import Job, complaint, launch
+from bsvi.sweeps.jobs import Job, launch, read_complaint
 from bsvi.system.files import open_to_read
 
 TRIES = 3  # a process that is killed, or leaves before its end, is taken up again; so often without anything new saved
 
 
 @dataclass(frozen=True)
-class Place:
+class JobEnvironment:
     """Where a shipped job finds things: the folder that relative paths start from, and variables of its caller."""
 
     folder: Path
@@ -25,14 +25,14 @@ class Place:
     patience: float = 300.0  # seconds to wait for an older attempt that still holds the run folder
 
     @classmethod
-    def here(cls, gpus: float | None = None) -> "Place":
+    def here(cls, gpus: float | None = None) -> "JobEnvironment":
         """This folder and the variables that say where data are; without a GPU granted, none is to be seen."""
         kept = {name: value for name in ("BSVI_DATA_DIR", "BSVI_CACHE_DIR") if (value := os.environ.get(name))}
         kept = {name: str(Path(value).absolute()) for name, value in kept.items()}
         return cls(Path.cwd(), {**kept, **({"CUDA_VISIBLE_DEVICES": ""} if gpus == 0 else {})})
 
 
-def shipped(job: Job) -> Job:
+def strip_process(job: Job) -> Job:
     """The job as it is sent elsewhere: without its process."""
     return replace(job, process=None)
 
@@ -40,7 +40,7 @@ def shipped(job: Job) -> Job:
 class Attempt:
     """``run()`` does what is missing of a job and returns "" or what went wrong; setting ``stopping`` ends it early."""
 
-    def __init__(self, job: Job, place: Place) -> None:
+    def __init__(self, job: Job, place: JobEnvironment) -> None:
         self.job, self.place = job, place
         self.pid = 0  # of the process in hand
         self.asked: set[int] = set()  # signals it was sent
@@ -55,7 +55,7 @@ class Attempt:
         while not self.stopping and (words := self.job.next_words()) is not None:
             code = self._process(words)
             if code > 0 and code not in (130, 143):  # its own error: the same would happen again
-                return complaint(self.job.folder) or f"ended with exit code {code} while {self.job.stage}"
+                return read_complaint(self.job.folder) or f"ended with exit code {code} while {self.job.stage}"
             if code == 0 and not self.asked and "--time-limit" in words and not self.job.trained:
                 self.limited = True
                 break
@@ -75,7 +75,7 @@ class Attempt:
         child = launch(self.job.folder, words, guarded, self.place.environment)
         self.pid, self.asked = child.pid, set()
         try:
-            while not self.ended():
+            while not self.has_ended():
                 if self.stopping:
                     self.ask(signal.SIGTERM)
                 time.sleep(0.1)
@@ -85,7 +85,7 @@ class Attempt:
             self.pid = 0
         return child.returncode
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether there is no process in hand any more; can be called by a signal handler, as it takes no lock."""
         if not self.pid:
             return True
@@ -94,10 +94,10 @@ class Attempt:
     def end(self, number: int, patience: float) -> None:
         """Have the process save and leave, if there is one; kill it if it has not after so many seconds."""
         deadline = time.monotonic() + patience
-        while not self.ended() and time.monotonic() < deadline:
+        while not self.has_ended() and time.monotonic() < deadline:
             self.ask(number)
             time.sleep(0.1)
-        if not self.ended():
+        if not self.has_ended():
             os.kill(self.pid, signal.SIGKILL)
 
     def ask(self, number: int) -> None:
@@ -106,12 +106,12 @@ class Attempt:
         A later signal kills training at once, and SLURM may have sent the first one to all processes of the job. Training
         stops listening when it has one; evaluation never listens, and can be killed at any time.
         """
-        if number not in self.asked and (self.job.stage == "evaluating" or listens(self.pid, number)):
+        if number not in self.asked and (self.job.stage == "evaluating" or has_handler(self.pid, number)):
             self.asked.add(number)
             os.kill(self.pid, number)
 
 
-def listens(pid: int, number: int) -> bool:
+def has_handler(pid: int, number: int) -> bool:
     """Whether a process has a handler for the signal; True where the system does not tell."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -128,14 +128,14 @@ def wait_until_free(folder: Path, patience: float) -> bool:
     takes the lock itself, and is refused if it is still held: never do two write at once.
     """
     deadline = time.monotonic() + patience
-    while held(folder):
+    while is_locked(folder):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.5)
     return True
 
 
-def held(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a living process has a lock in this run folder."""
     for path in (folder / "lock", *folder.glob("evaluation-*.jsonl")):
         try:

@@ -12,7 +12,7 @@ import threading
 import time
 
 
-def watch(parent: int, every: float = 0.5) -> None:
+def watch_parent(parent: int, every: float = 0.5) -> None:
     """Wait for the end of the parent, then send this process one SIGTERM."""
     while os.getppid() == parent:
         time.sleep(every)
@@ -20,6 +20,6 @@ def watch(parent: int, every: float = 0.5) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=watch, args=(int(sys.argv[1]),), daemon=True).start()
+    threading.Thread(target=watch_parent, args=(int(sys.argv[1]),), daemon=True).start()
     sys.argv = ["bsvi", *sys.argv[2:]]
     runpy.run_module("bsvi", run_name="__main__")

@@ -166,12 +166,12 @@ def finish(job: Job) -> None:
         return
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     more = "; is there enough memory? lower --jobs" if code == -signal.SIGKILL else ""
-    job.stage, job.problem = "failed", complaint(job.folder) or f"{how} while {before}{more}"
+    job.stage, job.problem = "failed", read_complaint(job.folder) or f"{how} while {before}{more}"
     if job.saved() == (False, "", 0):
-        forget(job.folder)
+        remove_failed_start(job.folder)
 
 
-def forget(folder: Path) -> None:
+def remove_failed_start(folder: Path) -> None:
     """Remove a folder that a failed start has left, with nothing in it but the one line that was told."""
     with contextlib.suppress(OSError):
         if [path.name for path in folder.iterdir()] == ["errors.txt"]:
@@ -182,7 +182,7 @@ def forget(folder: Path) -> None:
                 folder.rmdir()
 
 
-def complaint(folder: Path) -> str:
+def read_complaint(folder: Path) -> str:
     """The last line of errors.txt."""
     try:
         with open_to_read(folder / "errors.txt") as file:

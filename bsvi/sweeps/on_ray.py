@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bsvi.sweeps.attempt import TRIES, Attempt, Place, shipped
+from bsvi.sweeps.attempt import TRIES, Attempt, JobEnvironment, strip_process
 from bsvi.sweeps.jobs import Job
-from bsvi.sweeps.ray_connection import check_port, giving_up, imported, silent
+from bsvi.sweeps.ray_connection import check_port, give_up_after, import_ray, silence_stderr
 from bsvi.system.files import read_bytes, write_atomically
 
 OBJECT_STORE = 80 * 2**20  # bytes: nothing goes through it, and Ray's own share is a third of the memory
@@ -36,7 +36,7 @@ class RayEngine:
         self.folder: str | None = None  # of our own Ray's sockets and logs
 
     def __enter__(self) -> "RayEngine":
-        ray, address = imported(), self.settings.address
+        ray, address = import_ray(), self.settings.address
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             if address is None:
@@ -44,7 +44,7 @@ class RayEngine:
                 os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
                 long = len(tempfile.gettempdir()) > 30  # a socket's path may have 107 characters
                 self.folder = tempfile.mkdtemp(prefix="bsvi-", dir="/tmp" if long else None)
-                with silent():
+                with silence_stderr():
                     ray.init(
                         address="local",
                         include_dashboard=False,
@@ -54,7 +54,7 @@ class RayEngine:
                     )
             else:
                 check_port(address)
-                with giving_up(address, self.settings.answer_within), silent():
+                with give_up_after(address, self.settings.answer_within), silence_stderr():
                     ray.init(address=address, **quiet)
             self._check_room(ray)
         except BaseException:
@@ -65,7 +65,7 @@ class RayEngine:
     def __exit__(self, *error: object) -> None:
         ray = sys.modules.get("ray")
         if ray is not None:
-            with silent():
+            with silence_stderr():
                 ray.shutdown()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -100,8 +100,8 @@ class RayEngine:
         """
         import ray
 
-        task = ray.remote(num_cpus=self.settings.cpus, num_gpus=self.settings.gpus, max_retries=0)(attempt)
-        place, waiting = Place.here(self.settings.gpus), [job for job in jobs if job.next_words() is not None]
+        task = ray.remote(num_cpus=self.settings.cpus, num_gpus=self.settings.gpus, max_retries=0)(run_attempt)
+        place, waiting = JobEnvironment.here(self.settings.gpus), [job for job in jobs if job.next_words() is not None]
         deaths, running, looked = Deaths(waiting), dict[Any, Job](), time.monotonic()
         try:
             while waiting or running:
@@ -109,7 +109,7 @@ class RayEngine:
                     job = waiting.pop(0)
                     for name in ("errors.txt", NODE):  # they are there again when the task has begun
                         (job.folder / name).unlink(missing_ok=True)
-                    running[task.remote(shipped(job), place)] = job
+                    running[task.remote(strip_process(job), place)] = job
                 ended, _ = ray.wait([*running], timeout=pause, fetch_local=False)
                 for reference in ended:
                     job = running.pop(reference)
@@ -120,10 +120,10 @@ class RayEngine:
                     except ray.exceptions.RayTaskError as error:
                         job.stage, job.problem = "failed", str(error).strip().splitlines()[-1]
                     except ray.exceptions.RayError as error:
-                        waiting[:0] = deaths.of(job, cause(error))
+                        waiting[:0] = deaths.of(job, describe_cause(error))
                 if time.monotonic() - looked > 2.0:  # Ray itself waits minutes for a machine that hangs
                     looked, gone = time.monotonic(), {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
-                    for reference in [one for one, job in running.items() if node_of(job) in gone]:
+                    for reference in [one for one, job in running.items() if find_node(job) in gone]:
                         ray.cancel(reference, force=True)
                         waiting[:0] = deaths.of(running.pop(reference), "its node died")
                 for job in running.values():
@@ -158,7 +158,7 @@ class Deaths:
         return [job]
 
 
-def attempt(job: Job, place: Place) -> tuple[str, str]:
+def run_attempt(job: Job, place: JobEnvironment) -> tuple[str, str]:
     """In a worker: how the job has ended, and what went wrong or "". A worker that dies takes its process along."""
     import ray
 
@@ -171,7 +171,7 @@ def attempt(job: Job, place: Place) -> tuple[str, str]:
         (job.folder / NODE).unlink(missing_ok=True)
 
 
-def node_of(job: Job) -> str:
+def find_node(job: Job) -> str:
     """The node that has a job, or "" before it has begun."""
     try:
         return read_bytes(job.folder / NODE, 1000).decode()
@@ -179,7 +179,7 @@ def node_of(job: Job) -> str:
         return ""
 
 
-def cause(error: Exception) -> str:
+def describe_cause(error: Exception) -> str:
     known = {
         "NodeDiedError": "its node died",
         "WorkerCrashedError": "its worker died",

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bsvi.sweeps.attempt import Attempt, Place, shipped
-from bsvi.sweeps.jobs import ENDED, Job, complaint
+from bsvi.sweeps.attempt import Attempt, JobEnvironment, strip_process
+from bsvi.sweeps.jobs import ENDED, Job, read_complaint
 from bsvi.system.files import open_to_write, write_atomically
 from bsvi.system.reading import read_json
 
@@ -49,7 +49,7 @@ class SlurmSettings:
 class OneRun:
     """What a SLURM job does; submitit calls ``checkpoint`` at SIGUSR1 and requeues the job with what it returns."""
 
-    def __init__(self, job: Job, place: Place, patience: float) -> None:
+    def __init__(self, job: Job, place: JobEnvironment, patience: float) -> None:
         self.job, self.place, self.patience = job, place, patience
 
     def __call__(self) -> str:
@@ -118,9 +118,9 @@ class SlurmEngine:
             if new:
                 for job in new:
                     (job.folder / "errors.txt").unlink(missing_ok=True)
-                executor, place, patience = self.executor(), Place.here(), 0.8 * self.settings.signal_seconds
-                with one_line_of_submitit(), executor.batch():
-                    submitted = [executor.submit(OneRun(shipped(job), place, patience)) for job in new]
+                executor, place, patience = self.executor(), JobEnvironment.here(), 0.8 * self.settings.signal_seconds
+                with shorten_errors(), executor.batch():
+                    submitted = [executor.submit(OneRun(strip_process(job), place, patience)) for job in new]
                 ids.update({job.folder.name: str(one.job_id) for job, one in zip(new, submitted, strict=True)})
             return {job.folder.name: ids[job.folder.name] for job in wanted}
 
@@ -141,7 +141,7 @@ class SlurmEngine:
     def states(self) -> dict[str, str]:
         """The state of each of our jobs that waits or runs, by its id."""
         if self.local:
-            return {path.name: "RUNNING" for path in Path("/proc").glob("[0-9]*") if controls(path)}
+            return {path.name: "RUNNING" for path in Path("/proc").glob("[0-9]*") if is_local_job(path)}
         words = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%i %T"]
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -181,10 +181,10 @@ class SlurmEngine:
 
     def _why(self, job: Job, number: str) -> str:
         log = self.settings.folder / "logs" / f"{number}_0_log.err"
-        return complaint(job.folder) or f"its SLURM job {number} ended before it was finished; {log} may tell why"
+        return read_complaint(job.folder) or f"its SLURM job {number} ended before it was finished; {log} may tell why"
 
 
-def controls(process: Path) -> bool:
+def is_local_job(process: Path) -> bool:
     """Whether this is a job of submitit's local executor."""
     try:
         return b"submitit.local._local" in (process / "cmdline").read_bytes()
@@ -193,7 +193,7 @@ def controls(process: Path) -> bool:
 
 
 @contextlib.contextmanager
-def one_line_of_submitit() -> Iterator[None]:
+def shorten_errors() -> Iterator[None]:
     """What sbatch complains of, as one line; submitit prints it too."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):

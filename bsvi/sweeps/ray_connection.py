@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def imported() -> Any:
+def import_ray() -> Any:
     """The module ray, told to send no usage statistics; one line where it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -36,7 +36,7 @@ def check_port(address: str) -> None:
 
 
 @contextlib.contextmanager
-def giving_up(address: str, seconds: float) -> Iterator[None]:
+def give_up_after(address: str, seconds: float) -> Iterator[None]:
     """Turn what Ray complains of into one line, and leave should it not answer at all: it cannot be interrupted."""
     line = f"no Ray cluster of this version answers at {address}; ray status --address {address} may tell more"
     out = os.dup(2)
@@ -59,7 +59,7 @@ def giving_up(address: str, seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[None]:
+def silence_stderr() -> Iterator[None]:
     """Within this context nothing is written to stderr, not even by Ray's C++."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)

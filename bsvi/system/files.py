@@ -33,13 +33,13 @@ def read_bytes(path: Path, limit: int, within: Path | None = None) -> bytes:
 
 def open_to_read(path: Path, within: Path | None = None) -> BinaryIO:
     """A regular file, open for reading. No link that leaves its folder is followed, nor one between ``within`` and it."""
-    with handle_of(path, within) as folder:
+    with open_folder_of(path, within) as folder:
         return os.fdopen(_open(path, os.O_RDONLY, folder), "rb")
 
 
 def open_to_write(path: Path, flags: int = os.O_CREAT) -> int:
     """The descriptor of a regular file for reading and writing in place; made where there is none, as ``flags`` say."""
-    with handle_of(path, create=bool(flags & os.O_CREAT)) as folder:
+    with open_folder_of(path, create=bool(flags & os.O_CREAT)) as folder:
         return _open(path, os.O_RDWR | flags, folder)
 
 
@@ -60,7 +60,7 @@ def write_atomically(path: Path, data: bytes, within: Path | None = None) -> Non
     stays, and the error is raised.
     """
     temporary = f".{path.name[:50]}.{os.getpid()}.tmp"  # a long name may have 255 bytes already
-    with handle_of(path, within, create=True) as folder:
+    with open_folder_of(path, within, create=True) as folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)  # of a dead process that had our number
         try:
@@ -106,12 +106,12 @@ def remove_temporaries(folder: Path) -> None:
 
 def make_folder(path: Path, within: Path) -> None:
     """Make a folder below ``within``, where there is none; UnsafeFile for a link of that name."""
-    with handle_of(path / "_", within, create=True):
+    with open_folder_of(path / "_", within, create=True):
         pass
 
 
 @contextlib.contextmanager
-def handle_of(path: Path, within: Path | None = None, create: bool = False) -> Iterator[int]:
+def open_folder_of(path: Path, within: Path | None = None, create: bool = False) -> Iterator[int]:
     """The open folder that holds ``path``: ``within`` may be reached through links, the folders below it may not."""
     within = path.parent if within is None else within
     if create:

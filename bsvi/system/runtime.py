@@ -41,7 +41,7 @@ class Started:
     notes: tuple[str, ...]
 
 
-def cores() -> int:
+def count_cores() -> int:
     """The cores that this process may use: fewer than the machine has under taskset, SLURM or in some containers."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -63,7 +63,7 @@ def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dat
         torch.set_num_threads(runtime.threads)
     notes = []
     mode = runtime.compile
-    if mode != "off" and (problem := compiler_problem()):
+    if mode != "off" and (problem := find_compiler_problem()):
         notes.append(f"running without compilation: {problem}")
         mode = "off"
     if mode != "off":
@@ -126,14 +126,14 @@ def keep_freed_memory() -> bool:
     return set_allocator(1 << 30) or set_allocator(32 << 20)
 
 
-def page_faults() -> int:
+def count_page_faults() -> int:
     """Return how often this process has had to ask the system for a page so far."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def compiler_problem() -> str | None:
+def find_compiler_problem() -> str | None:
     """Return None where torch.compile finds a C++ compiler and Python's headers, else one line saying what is missing."""
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
@@ -196,7 +196,7 @@ class CompiledByShape:
         return calls, wants, torch.is_grad_enabled(), self.module.training
 
 
-def heavy(decoder: Any) -> bool:
+def is_heavy(decoder: Any) -> bool:
     """Whether a pass through this decoder takes milliseconds per image: a million products or more, as in a PixelCNN."""
     layers = getattr(decoder, "layers", ())  # of a PixelCNN: each weight is used once per pixel
     return sum(p.numel() for layer in layers for p in layer.parameters()) * math.prod(decoder.image) >= 1e6
@@ -212,7 +212,7 @@ def compile_decoder(
     """
     if mode == "off" or not hasattr(decoder, "compile_with"):
         return False
-    if mode == "auto" and not heavy(decoder):
+    if mode == "auto" and not is_heavy(decoder):
         return False
     import torch
 

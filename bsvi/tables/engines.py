@@ -31,15 +31,15 @@ class Engine:
 ENGINES: Table[Engine] = Table(
     "engine",
     {
-        "local": Engine(later("bsvi.commands.sweep:on_local"), "this machine", here=True, fractions=True),
+        "local": Engine(later("bsvi.commands.sweep:run_locally"), "this machine", here=True, fractions=True),
         "ray": Engine(
-            run=later("bsvi.commands.sweep:on_ray"),
+            run=later("bsvi.commands.sweep:run_on_ray"),
             about="a Ray cluster",
             flags=("address", "cpus_per_run", "gpus_per_run"),
             fractions=True,
         ),
         "slurm": Engine(
-            run=later("bsvi.commands.sweep:on_slurm"),
+            run=later("bsvi.commands.sweep:run_on_slurm"),
             about="SLURM",
             flags=("partition", "slurm_option", "submit_only", "cpus_per_run", "gpus_per_run"),
             job_limit=True,

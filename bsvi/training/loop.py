@@ -127,7 +127,7 @@ def train(
                     stopped = team.agree_to_stop(signals.received)
                     break
                 bound, first = found
-                improved, unsaved = state.look(bound), True
+                improved, unsaved = state.note_bound(bound), True
                 if improved and run is not None:
                     run.save_model(state.best.to_model_file(phase is phases[-1]), config or {}, state.step)
                 line = state.line("valid", bound=bound, best=improved) | name_of(phase, phases)

@@ -162,7 +162,7 @@ class TrainingState:
         if device.type == "cuda" and "random.cuda.0" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda.0"], device)
 
-    def look(self, bound: float) -> bool:
+    def note_bound(self, bound: float) -> bool:
         """Note a bound on the validation images, and keep the weights if it is the best so far; returns whether it is."""
         improved = self.looks.take(self.step, bound)
         if improved:

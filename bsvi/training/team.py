@@ -29,7 +29,7 @@ class Team:
     """One process: whatever it finds is what all have found.
 
     >>> team = Team()
-    >>> team.first, team.found(lambda: 3), team.word("SIGTERM")
+    >>> team.first, team.run_on_first(lambda: 3), team.agree_to_stop("SIGTERM")
     (True, 3, 'SIGTERM')
     """
 

@@ -127,6 +127,6 @@ def test_shares_take_the_batch_of_the_one_who_starts_them(run, monkeypatch):
         started.append(words)
         return subprocess.Popen([sys.executable, "-c", ""])
 
-    monkeypatch.setattr("bsvi.commands.evaluate_shares.start", start)
+    monkeypatch.setattr("bsvi.commands.evaluate_shares.start_share", start)
     assert cli.main(["evaluate", str(run), "--k", "3", "--examples", "7", "--processes", "2", *COMMON]) == 0
     assert len(started) == 2 and len({words[words.index("--batch-size") + 1] for words in started}) == 1

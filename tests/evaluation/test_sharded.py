@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bsvi import cli
-from bsvi.commands.evaluate_shares import share_batches, which
+from bsvi.commands.evaluate_shares import find_share, share_batches
 from bsvi.data import load_digits
 from bsvi.evaluation import ais as annealing
 from bsvi.evaluation.evaluate import evaluate
@@ -168,10 +168,10 @@ def test_the_batches_of_all_shares_are_the_images_once_each(count):
 
 
 def test_wrong_shares_are_one_clear_line():
-    assert which("2/3", 1, None) == (2, 3) and which(None, 4, None) is None
+    assert find_share("2/3", 1, None) == (2, 3) and find_share(None, 4, None) is None
     for text, processes in (("0/3", 1), ("4/3", 1), ("half", 1), ("1/2", 2), (None, 0)):
         with pytest.raises(ValueError) as error:
-            which(text, processes, None)
+            find_share(text, processes, None)
         assert "\n" not in str(error.value)
 
 

@@ -9,7 +9,7 @@ from bsvi.bench import __main__ as command
 from bsvi.bench import rounds
 from bsvi.bench.decoder import DecoderBench, run
 from bsvi.bench.port import PlainPixelCNN
-from bsvi.bench.rounds import Case, Rounds, interleaved
+from bsvi.bench.rounds import Case, Rounds, run_interleaved
 from bsvi.bench.steps import STEPS, count_flops
 from bsvi.nets import PixelCNN, ResNetEncoder
 
@@ -19,7 +19,7 @@ TINY = {"batch": 3, "image": (8, 8), "latent": 2, "channels": 4, "kernels": (5, 
 def test_every_other_round_runs_in_reversed_order():
     order = []
     cases = [Case(name, "a", lambda name=name: order.append(name)) for name in "abc"]
-    done = interleaved(cases, 3)
+    done = run_interleaved(cases, 3)
     assert "".join(order) == "abccbaabc"
     assert len(done.sgemm) == 3 and all(len(seconds) == 3 for seconds in done.seconds.values())
 
@@ -32,7 +32,7 @@ def test_ratios_are_taken_within_a_round():
 
 def test_a_busy_machine_makes_the_run_void_and_cpu_time_is_taken_instead(monkeypatch):
     rates = iter([100.0, 50.0, 99.0, 98.0])
-    monkeypatch.setattr(rounds, "sgemm_rate", lambda tick: next(rates))
+    monkeypatch.setattr(rounds, "measure_sgemm_rate", lambda tick: next(rates))
     result = run(DecoderBench(**TINY, variants=("port", "eager"), methods=("vae",)))
     assert result["void"] and result["clock"] == "wall"
     assert (

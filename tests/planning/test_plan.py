@@ -20,11 +20,11 @@ from bsvi.data.download import find
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.nets.flops import convolution_backward_flops
-from bsvi.planning.counting import count, settled
+from bsvi.planning.counting import count_step, settle_objective
 from bsvi.planning.devices import DEVICES, Kernel, find_device
-from bsvi.planning.pace import Pace, Passes, measure
-from bsvi.planning.plan import Evaluation, Seconds, images_of, make_plan
-from bsvi.planning.tally import Tally
+from bsvi.planning.pace import Pace, Passes, measure_pace
+from bsvi.planning.plan import PlannedEvaluation, Seconds, describe_images, make_plan
+from bsvi.planning.tally import OperationCounter
 from bsvi.system import runtime
 from bsvi.tables.methods import METHODS
 from bsvi.theta import AllDraws, Recomputed
@@ -32,7 +32,7 @@ from tests.pace import cpu_seconds, slowness
 
 DIGITS = EXPERIMENTS["digits"]
 DATA = Path(__file__).parents[3] / "shared" / "data"
-NOTHING = Evaluation(1, 0, 0)
+NOTHING = PlannedEvaluation(1, 0, 0)
 
 
 def of(name, method, **changes):
@@ -63,7 +63,7 @@ def test_counted_operations_equal_those_of_a_real_step(method):
     )
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         objective(model, torch.rand(e.batch_size, 1, 8, 8).round()).loss.backward()
-    found = count(e, images_of(e), on_cpu=True)
+    found = count_step(e, describe_images(e), on_cpu=True)
     assert found.flops == counter.get_total_flops()
     assert 0 < found.decoder_flops < found.flops
     assert found.decoder_calls == objective.decoder_calls
@@ -71,7 +71,7 @@ def test_counted_operations_equal_those_of_a_real_step(method):
 
 def test_a_gpu_convolves_directly_and_a_cpu_through_the_transform():
     e = of("omniglot", "vae")
-    gpu, cpu = (count(e, images_of(e), on_cpu).flops for on_cpu in (False, True))
+    gpu, cpu = (count_step(e, describe_images(e), on_cpu).flops for on_cpu in (False, True))
     assert gpu == pytest.approx(165.03e9, rel=1e-3)  # as bsvi.bench counts the variant "direct"
     assert cpu < 0.6 * gpu
 
@@ -82,29 +82,29 @@ def test_counted_memory_is_what_lives_in_a_real_step(method):
     model, objective = build_model(e, (1, 8, 8), "bernoulli"), build_objective(e)
     x = torch.rand(e.batch_size, 1, 8, 8).round()
     weights = [*model.parameters(), *objective.parameters()]
-    with Tally() as real:
+    with OperationCounter() as real:
         real.ignore([*weights, *model.buffers(), x])
         objective(model, x).loss.backward()
     kept = sum(p.numel() * p.element_size() for p in weights)
-    counted = count(e, images_of(e), on_cpu=True).memory - 6 * kept
+    counted = count_step(e, describe_images(e), on_cpu=True).memory - 6 * kept
     assert 0.9 < counted / real.peak < 1.6  # the CPU's gate keeps one tensor where the general one keeps more
 
 
 def test_recomputing_takes_the_memory_of_one_graph_and_keeping_that_of_all():
-    images = images_of(DIGITS)
+    images = describe_images(DIGITS)
     for method in ("iwae", "bsvi"):
-        kept, again = (count(short("digits", method, recompute=choice), images).memory for choice in (False, True))
+        kept, again = (count_step(short("digits", method, recompute=choice), images).memory for choice in (False, True))
         assert kept > 2 * again
 
 
 def test_whether_the_graphs_fit_is_decided_as_in_a_real_step():
     e = short("digits", "bsvi")
     model, x = build_model(e, (1, 8, 8), "bernoulli").to("meta"), torch.empty(50, 1, 8, 8, device="meta")
-    kept = count(e, images_of(e)).memory
+    kept = count_step(e, describe_images(e)).memory
     for budget, rule in ((2.0 * kept, AllDraws), (0.5 * kept, Recomputed)):
         objective = build_objective(e)
         objective.theta = AllDraws(budget=budget)
-        assert isinstance(settled(objective, model, x).theta, rule)
+        assert isinstance(settle_objective(objective, model, x).theta, rule)
 
 
 def test_an_operation_takes_as_long_as_what_limits_it():
@@ -118,7 +118,7 @@ def test_an_operation_takes_as_long_as_what_limits_it():
 
 def test_a_plan_adds_up_steps_looks_seeds_and_whole_runs_on_several_devices():
     e = of("digits", "vae", steps=1050)  # a look every 100 steps, and at the end: 11
-    found = count(e, images_of(e))
+    found = count_step(e, describe_images(e))
     plan = make_plan(e, ["vae"], "d", {"vae": found}, {"vae": Seconds(2.0, 7.0, 3.0)}, NOTHING, seeds=3, devices=2)
     assert plan.train_hours * 3600 == pytest.approx(3 * (1050 * 2.0 + 11 * 7.0))
     assert plan.evaluate_hours * 3600 == pytest.approx(3 * 3.0)
@@ -128,7 +128,7 @@ def test_a_plan_adds_up_steps_looks_seeds_and_whole_runs_on_several_devices():
 def test_methods_that_are_not_timed_differ_by_their_passes():
     passes = Passes(forward=1.0, refine=3.0, rows=50)
     pace = Pace({"vae": 1.0, "iwae": 5.0, "bsvi": 30.0, "bsvi-ds": 40.0, "bsvi-sir": 20.0}, passes, passes)
-    images = images_of(DIGITS)
+    images = describe_images(DIGITS)
     steps = {method: pace.of(of("digits", method), images, NOTHING).step for method in METHODS}
     assert (
         steps["svi"] == 20.0 + 3.0 - 1.0
@@ -138,10 +138,12 @@ def test_methods_that_are_not_timed_differ_by_their_passes():
     batches = images.valid / 50
     assert looks["vae"] == batches and looks["iwae"] == 10 * batches
     assert looks["svi"] == (10 * 3.0 + 1) * batches and looks["bsvi-ds"] == (9 * 3.0 + 10) * batches
-    scored = pace.of(DIGITS, images, Evaluation(500, 2500, 100)).evaluation
+    scored = pace.of(DIGITS, images, PlannedEvaluation(500, 2500, 100)).evaluation
     assert scored == 2 * (500 * 3.0 + 1 + 32 + 2500)
     smaller = replace(pace, scoring=Passes(forward=0.5, refine=1.0, rows=10))  # the batch that bsvi evaluate takes
-    assert smaller.of(DIGITS, images, Evaluation(500, 2500, 100)).evaluation == 10 * (500 + 0.5 * (1 + 32 + 2500))
+    assert smaller.of(DIGITS, images, PlannedEvaluation(500, 2500, 100)).evaluation == 10 * (
+        500 + 0.5 * (1 + 32 + 2500)
+    )
     assert smaller.of(of("digits", "vae"), images, NOTHING).look == looks["vae"]
 
 
@@ -149,7 +151,7 @@ def test_methods_that_are_not_timed_differ_by_their_passes():
 def test_what_is_known_of_the_images_is_what_the_loader_gives(name):
     if name != "digits" and any(find(name, file, DATA) is None for file in _FILES[name]):
         pytest.skip(f"{name} is not in {DATA}")
-    dataset, known = load(name, DATA, extra=False, download=False, progress=False), images_of(EXPERIMENTS[name])
+    dataset, known = load(name, DATA, extra=False, download=False, progress=False), describe_images(EXPERIMENTS[name])
     assert (known.shape, known.likelihood) == (dataset.shape, dataset.likelihood)
     assert known.valid == len(dataset.valid)
     assert known.test == len(dataset.test) or name == "svhn"  # a smaller copy of SVHN serves in tests
@@ -227,10 +229,10 @@ def test_a_plan_for_this_machine_measures_and_says_so(capsys):
 def ratios(folder, monkeypatch, e, words, rounds, seconds):
     """Predicted over measured seconds of real runs, plan and run in turn; in CPU time, as others use the machine too."""
     monkeypatch.setattr(bsvi.system.clock, "time", SimpleNamespace(**{**vars(time), "monotonic": time.process_time}))
-    started, images = runtime.start(runtime.Runtime("cpu", 1, "off")), images_of(e)
-    found, counts = [], {e.method: count(e, images, on_cpu=True)}
+    started, images = runtime.start(runtime.Runtime("cpu", 1, "off")), describe_images(e)
+    found, counts = [], {e.method: count_step(e, images, on_cpu=True)}
     for index in range(rounds):
-        pace = measure(e, images, [e.method], started, seconds, time.process_time)
+        pace = measure_pace(e, images, [e.method], started, seconds, time.process_time)
         assert "svi" not in pace.steps  # so its prediction rests on another method's steps
         plan = make_plan(e, [e.method], "", counts, {e.method: pace.of(e, images, NOTHING)}, NOTHING)
         out = folder / str(index)
@@ -290,7 +292,7 @@ print(1024 * (peak() - before))
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     e = of("omniglot-small", method, recompute=recompute)
-    ratio = count(e, images_of(e), on_cpu=True).memory / int(done.stdout)
+    ratio = count_step(e, describe_images(e), on_cpu=True).memory / int(done.stdout)
     print(f"{method} recompute {recompute}: counted / resident {ratio:.2f}")
     # live tensors agree closely (the test above); a process also holds the allocator's waste and oneDNN's workspaces, which
     # for networks of 50 MB are as much again: iwae with recompute has 47 MB alive, 58 counted, 94 to 118 resident

@@ -8,8 +8,9 @@ import pytest
 from bsvi.report.claims import check_claims
 from bsvi.report.experiments import group_runs
 from bsvi.report.kinds import group_by_kind
+from bsvi.report.records import ReportWarning
 from bsvi.report.run_tables import make_cost_table
-from bsvi.report.runs import ReportWarning, read_runs
+from bsvi.report.runs import read_runs
 from bsvi.report.words import write_summary
 from tests.report.made_runs import make_run, make_runs
 

@@ -15,7 +15,7 @@ from bsvi.cli import main
 from bsvi.experiments import pictures
 from bsvi.report.experiments import Row
 from bsvi.report.figures import _picture
-from bsvi.sweeps.jobs import complaint, launch
+from bsvi.sweeps.jobs import launch, read_complaint
 from bsvi.system.files import UnsafeFile
 from bsvi.training.watch import TensorBoard
 from tests.strangers.made import make_run
@@ -91,7 +91,7 @@ def test_the_complaints_of_a_sweep_are_not_written_through_a_link(tmp_path, kind
 
 def test_the_last_complaint_of_a_sweep_is_one_printable_line(tmp_path):
     (tmp_path / "errors.txt").write_bytes(b"x" * 10**6 + b"\nfirst\nlast \x1b[2J\xff\n")
-    assert complaint(tmp_path) == "last \\x1b[2J\N{REPLACEMENT CHARACTER}"
+    assert read_complaint(tmp_path) == "last \\x1b[2J\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.mark.parametrize("name", ["tables", "index.html", "figures"])

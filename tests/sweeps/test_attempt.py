@@ -13,7 +13,7 @@ import pytest
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.sweeps import attempt as module
 from bsvi.sweeps import child
-from bsvi.sweeps.attempt import Attempt, Place, held, wait_until_free
+from bsvi.sweeps.attempt import Attempt, JobEnvironment, is_locked, wait_until_free
 from bsvi.sweeps.jobs import Job
 from tests.sweeps.cluster import wait_for
 
@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch):
 
     def go(*given):
         codes[:] = given
-        return Attempt(job, Place(tmp_path, {}, patience=5.0)).run(), count[0]
+        return Attempt(job, JobEnvironment(tmp_path, {}, patience=5.0)).run(), count[0]
 
     return go
 
@@ -75,7 +75,7 @@ def test_training_that_leaves_at_its_own_time_limit_is_not_taken_up_again(tmp_pa
     monkeypatch.setattr(module, "launch", launch)
     monkeypatch.chdir(tmp_path)
     job = Job(EXPERIMENTS["digits"], tmp_path, ["train", "--time-limit", "5"], ["evaluate"], bool)
-    attempt = Attempt(job, Place(tmp_path, {}, patience=5.0))
+    attempt = Attempt(job, JobEnvironment(tmp_path, {}, patience=5.0))
     assert attempt.run() == "" and attempt.limited and len(calls) == 1
 
 
@@ -84,17 +84,17 @@ def test_an_error_of_its_own_is_not_tried_again(run):
 
 
 def test_an_attempt_waits_for_the_process_that_still_has_the_folder(tmp_path):
-    assert not held(tmp_path / "nowhere") and wait_until_free(tmp_path, 0.0)
+    assert not is_locked(tmp_path / "nowhere") and wait_until_free(tmp_path, 0.0)
     for name in ("lock", "evaluation-test-step5.jsonl"):
         with open(tmp_path / name, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            assert held(tmp_path) and not wait_until_free(tmp_path, 0.1)
+            assert is_locked(tmp_path) and not wait_until_free(tmp_path, 0.1)
             threading.Timer(1.0, fcntl.flock, (file, fcntl.LOCK_UN)).start()
             start = time.monotonic()
             assert wait_until_free(tmp_path, 30.0) and time.monotonic() - start > 0.5
     with open(tmp_path / "lock") as one, open(tmp_path / "lock"):
         fcntl.flock(one, fcntl.LOCK_SH)
-        assert not held(tmp_path)  # whoever only looks is not in the way
+        assert not is_locked(tmp_path)  # whoever only looks is not in the way
 
 
 LISTENS = """
@@ -114,7 +114,7 @@ def test_a_signal_that_was_there_already_is_not_sent_a_second_time(tmp_path, alr
     ready = tmp_path / "ready"
     process = subprocess.Popen([sys.executable, "-c", LISTENS.format(ready=str(ready))])
     job = Job(EXPERIMENTS["digits"], tmp_path, [], [], ready.exists, stage="training")
-    attempt = Attempt(job, Place(Path.cwd(), {}))
+    attempt = Attempt(job, JobEnvironment(Path.cwd(), {}))
     attempt.pid = process.pid
     wait_for(ready.exists)
     for _ in range(already):
@@ -126,7 +126,9 @@ def test_a_signal_that_was_there_already_is_not_sent_a_second_time(tmp_path, alr
 
 def test_what_does_not_leave_in_time_is_killed(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    attempt = Attempt(Job(EXPERIMENTS["digits"], tmp_path, [], [], bool, stage="training"), Place(Path.cwd(), {}))
+    attempt = Attempt(
+        Job(EXPERIMENTS["digits"], tmp_path, [], [], bool, stage="training"), JobEnvironment(Path.cwd(), {})
+    )
     attempt.pid = process.pid
     attempt.end(signal.SIGTERM, 0.3)
     assert process.wait() == -signal.SIGKILL
@@ -136,7 +138,7 @@ def test_the_end_of_the_parent_is_one_sigterm(monkeypatch):
     received = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
-        child.watch(parent=-1, every=0.01)
+        child.watch_parent(parent=-1, every=0.01)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert received == [signal.SIGTERM]

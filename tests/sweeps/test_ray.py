@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bsvi.runs.folder import Run
-from bsvi.sweeps.attempt import held
+from bsvi.sweeps.attempt import is_locked
 from tests.sweeps.cluster import family, kill_all, session, sweeps, wait_for
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -141,7 +141,7 @@ def test_a_node_that_is_given_up_but_lives_never_writes_together_with_its_succes
     wait_for(lambda: said(tmp_path).count("done") == 1, 200)  # there is room for the successor now
     time.sleep(5)
     step = steps_of(victim, "train")[-1]
-    assert step < STEPS and held(victim)  # it waits
+    assert step < STEPS and is_locked(victim)  # it waits
     for pid in frozen:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -168,7 +168,7 @@ def test_a_stopped_sweep_has_its_runs_save_and_leaves_nothing(tmp_path, sweep, n
     if number != signal.SIGKILL:
         assert not session(process.pid), "processes of Ray are left"
         assert said(tmp_path).strip().endswith("everything is saved, run the same command again to go on")
-    wait_for(lambda: not held(folder), 30)  # killed: its worker dies, and the training is told to save and leave
+    wait_for(lambda: not is_locked(folder), 30)  # killed: its worker dies, and the training is told to save and leave
     with Run(folder) as run:
         assert run.load()[1]["step"] > 0
     wait_for(lambda: not session(process.pid), 120)  # two helpers of Ray look for their dead cluster for a minute

@@ -9,7 +9,7 @@ import torch
 from bsvi.model import frozen, trainable
 from bsvi.nets import MLPDecoder, PixelCNN
 from bsvi.system import runtime
-from bsvi.system.runtime import CompiledByShape, Runtime, compile_decoder, heavy, start
+from bsvi.system.runtime import CompiledByShape, Runtime, compile_decoder, is_heavy, start
 
 
 def run(code):
@@ -161,7 +161,7 @@ assert torch.allclose(grad, eager_grads[0], atol=1e-5)
 print("equal")
 """
 # in a process of its own: the shape checks that pytest puts around every function are not to be compiled
-needs_compiler = pytest.mark.skipif(runtime.compiler_problem() is not None, reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(runtime.find_compiler_problem() is not None, reason="no C++ compiler")
 
 
 def test_the_whole_decoder_and_its_gradients_are_captured_as_full_graphs():
@@ -179,10 +179,12 @@ def test_a_compiled_decoder_has_the_eager_values_and_gradients(channels, kernels
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
 def test_only_cores_that_the_process_may_use_are_counted():
     one = min(os.sched_getaffinity(0))
-    script = f"import os; os.sched_setaffinity(0, {{{one}}}); from bsvi.system import runtime; print(runtime.cores())"
-    assert run(script) == "1" and runtime.cores() == len(os.sched_getaffinity(0))
+    script = (
+        f"import os; os.sched_setaffinity(0, {{{one}}}); from bsvi.system import runtime; print(runtime.count_cores())"
+    )
+    assert run(script) == "1" and runtime.count_cores() == len(os.sched_getaffinity(0))
 
 
 def test_only_a_pixelcnn_of_some_size_is_heavy():
-    assert heavy(PixelCNN())
-    assert not heavy(MLPDecoder(2, (8, 8)))
+    assert is_heavy(PixelCNN())
+    assert not is_heavy(MLPDecoder(2, (8, 8)))

@@ -77,8 +77,8 @@ def mark_stages(path):
     bsvi.training.loop.validate = wrap(bsvi.training.loop.validate, "validating")
     annealed = bsvi.training.loop.anneal_beta
     bsvi.training.loop.anneal_beta = lambda *words: (mark("training"), annealed(*words))[1]
-    report = bsvi.commands.train.report
-    bsvi.commands.train.report = lambda *words: (mark("after the end"), report(*words))[1]
+    report = bsvi.commands.train.print_result
+    bsvi.commands.train.print_result = lambda *words: (mark("after the end"), report(*words))[1]
 
 
 def read_stage(path):

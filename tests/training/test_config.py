@@ -8,7 +8,7 @@ import sys
 import pytest
 from pydantic import BaseModel
 
-from bsvi.commands.train_flags import Command, names, parse
+from bsvi.commands.train_flags import Command, list_flags, parse
 from bsvi.experiments.config import EXPERIMENTS, Experiment, list_differences, read_toml, update_experiment
 from tests.pace import slowness
 
@@ -87,7 +87,7 @@ def test_every_field_is_a_flag_with_its_reason_and_help_takes_under_a_second():
     assert done.returncode == 0 and done.stderr == ""
     assert min(seconds) < slowness(), seconds
     for flag, field in every_field(Command):
-        assert flag in names(Command)
+        assert flag in list_flags(Command)
         assert f"{flag} " in done.stdout or f"{flag}," in done.stdout, flag
         assert field.description and field.description.split(",")[0][:30] in done.stdout, flag
     for group in ("data options", "net options", "svi options", "optim options", "anneal options"):

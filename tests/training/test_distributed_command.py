@@ -89,16 +89,16 @@ def test_only_a_silent_rank_with_an_error_waits_for_the_first_one_to_tell_it(mon
     monkeypatch.setattr(together.time, "sleep", waited.append)
     cases = [(RunError("no"), 1), (NotFinite("nan"), 3), (SystemExit(2), 2), (SystemExit(0), 0)]
     for error, code in cases:
-        with pytest.raises(SystemExit) as silent, together.heard(Rank(1, 2, 1)):
+        with pytest.raises(SystemExit) as silent, together.speak_once(Rank(1, 2, 1)):
             raise error
         assert silent.value.code == code
     assert waited == [together.GRACE] * 3  # not for --help
     for place in (None, Rank(0, 2, 0)):
         for error, _ in cases:
-            with pytest.raises(type(error)) as told, together.heard(place):
+            with pytest.raises(type(error)) as told, together.speak_once(place):
                 raise error
             assert told.value is error
-    with pytest.raises(ValueError, match="mine"), together.heard(Rank(1, 2, 1)):  # what this one alone has met
+    with pytest.raises(ValueError, match="mine"), together.speak_once(Rank(1, 2, 1)):  # what this one alone has met
         raise ValueError("mine")
     assert len(waited) == 3
 
@@ -109,7 +109,7 @@ def test_sigterm_cannot_silence_the_outcome_of_one_of_several():
         for error in (RuntimeError("lost"), None):
             for team.size in (1, 2):
                 signal.signal(signal.SIGTERM, before)
-                with contextlib.suppress(RuntimeError), together.told(team):
+                with contextlib.suppress(RuntimeError), together.shield_message(team):
                     if error is not None:
                         raise error
                 assert (signal.getsignal(signal.SIGTERM) == signal.SIG_IGN) == (team.size == 2)
