@@ -26,6 +26,7 @@ SUPPOSES = (
     "evaluation",
     "extending",
     "report",
+    "reporting",
     "training",
 )  # pages whose code builds on what ``given`` returns
 

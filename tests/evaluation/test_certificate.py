@@ -44,6 +44,7 @@ def test_the_certificate_brackets_ln_p_and_a_start_that_is_no_posterior_sample_w
     assert (high > 6 * high_error) if exact_start else (high < -6 * high_error)
     assert found.gap.mean == pytest.approx(high - low)
     assert "nats too low" in str(found) and found.summary()["images"] == 200
+    assert found.summary()["median"] == pytest.approx(np.median(found.columns["upper"] - found.columns["lower"]))
 
 
 def test_a_certificate_goes_on_from_its_store_and_mistakes_are_one_line(tmp_path):
