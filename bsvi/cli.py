@@ -6,8 +6,10 @@ import re
 import sys
 from importlib import import_module
 
+from bsvi.system.errors import NotFinite, is_out_of_memory
 from bsvi.system.files import printable
 from bsvi.tables.plugins import load_plugins
+from bsvi.tables.words import suggest
 
 VERBS = {
     "train": "train one method on one experiment; run the same command again to resume",
@@ -22,12 +24,11 @@ VERBS = {
 }
 
 # Exit codes (docs/training.md): 0 done (or saved after SIGUSR1, or at the time limit), 1 an error that the user can act on,
-# 2 wrong words on the command line, 3 NaN or infinity in training, 130 saved after SIGINT, 143 saved after SIGTERM; one
+# 2 wrong words on the command line, 3 NaN or infinity in training, 129, 130, 143 saved after SIGHUP, SIGINT, SIGTERM; one
 # more signal, over a second later, kills at once.
 OK, FAILED, USAGE, NOT_FINITE = 0, 1, 2, 3
 
-# What torch says when there is no memory, where it has no exception of its own for that; and what to lower then.
-NO_MEMORY = ("can't allocate memory", "not enough memory", "CUDA out of memory", "Storage size calculation overflowed")
+# What to lower when there is not enough memory.
 _SIZES = "--batch-size, --svi.steps or the networks (--net.hidden, --net.channels), or add --recompute True"
 LOWER = {
     "train": _SIZES,
@@ -59,17 +60,14 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _tell(words, "interrupted")
         return 130
-    except MemoryError:
-        _tell(words, _lower(words, ""))
-        return FAILED
-    except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as error:
-        if type(error).__name__ == "OutOfMemoryError" or any(text in str(error) for text in NO_MEMORY):
+    except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError, MemoryError) as error:
+        if is_out_of_memory(error):
             _tell(words, _lower(words, str(error)))
         elif _ours(error):
             _tell(words, _one_line(error))
         else:
             raise
-        return NOT_FINITE if type(error).__name__ == "NotFinite" else FAILED
+        return NOT_FINITE if isinstance(error, NotFinite) else FAILED
 
 
 def run(words: list[str]) -> int:
@@ -84,10 +82,7 @@ def run(words: list[str]) -> int:
         return OK
     verb, *rest = words
     if verb not in VERBS:
-        import difflib
-
-        close = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the verbs are {', '.join(VERBS)}"
+        hint = suggest(verb, VERBS).strip() or f"the verbs are {', '.join(VERBS)}"
         print(f"bsvi: unknown verb {verb!r}; {hint}", file=sys.stderr)
         return USAGE
     load_plugins()

@@ -1,7 +1,6 @@
 """``bsvi plan EXPERIMENT --methods all --seeds 4 --device A100``: operations, memory and hours of a table, before it is run."""
 
 import argparse
-import difflib
 import json
 import sys
 import time
@@ -14,6 +13,7 @@ from bsvi.experiments.config import EXPERIMENTS, LONGEST, MOST
 from bsvi.planning.devices import DEVICES, find_device
 from bsvi.system.terminal import Parser
 from bsvi.tables.methods import METHODS_HELP, choose_methods
+from bsvi.tables.words import suggest
 
 if TYPE_CHECKING:
     from bsvi.commands.train_flags import Command
@@ -66,7 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
 def parse_learners(arguments: argparse.Namespace, rest: list[str]) -> dict[str, "Command"]:
     """The command of each method's run; a wrong word is one line with the nearest right one."""
     if arguments.experiment not in EXPERIMENTS and not Path(arguments.experiment).exists():
-        raise ValueError(f"unknown experiment {arguments.experiment!r}; {suggest(arguments.experiment, EXPERIMENTS)}")
+        hint = suggest(arguments.experiment, EXPERIMENTS)
+        raise ValueError(f"unknown experiment {arguments.experiment!r}; {hint}There are {', '.join(EXPERIMENTS)}")
     names = choose_methods(arguments.methods)
     for flag, least in (("devices", 1), ("k", 1), ("examples", 1), ("measure", 0)):
         value = getattr(arguments, flag)
@@ -77,11 +78,6 @@ def parse_learners(arguments: argparse.Namespace, rest: list[str]) -> dict[str, 
     if arguments.json and (arguments.json.is_dir() or not arguments.json.absolute().parent.is_dir()):
         raise ValueError(f"--json {arguments.json}: name a file in a folder that exists")
     return {name: parse_train([arguments.experiment, *rest, "--method", name], "plan") for name in names}
-
-
-def suggest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"There are {', '.join(known)}"
 
 
 def count_seeds(text: str) -> int:

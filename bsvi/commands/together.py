@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+from bsvi.system.errors import FailedElsewhere, NotFinite, RunError
+from bsvi.system.signals import stop_signals
 from bsvi.training.team import Rank, Team
 
-SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0}
+SIGNAL_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0, "SIGHUP": 129}
 GRACE = 10.0  # seconds that the first of several processes has to tell why all end
 
 
@@ -29,14 +31,14 @@ def stop_at_once(place: Rank | None) -> Iterator[None]:
 
     before = {}
     with contextlib.suppress(ValueError):  # not in the main thread: the owner of that thread decides
-        for name in SIGNAL_CODES:
+        for name, number in stop_signals().items():
             action = stop if place is None or name == "SIGUSR1" else signal.SIG_DFL
-            before[name] = signal.signal(getattr(signal, name), action)
+            before[number] = signal.signal(number, action)
     try:
         yield
     finally:
-        for name, handler in before.items() if place is None else ():  # one of several is about to end
-            signal.signal(getattr(signal, name), handler)
+        for number, handler in before.items() if place is None else ():  # one of several is about to end
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -48,10 +50,10 @@ def speak_once(place: Rank | None) -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError, ArithmeticError, SystemExit) as error:
-        name = type(error).__name__
-        if place is None or place.rank == 0 or name not in ("FailedElsewhere", "NotFinite", "RunError", "SystemExit"):
+        shared = isinstance(error, FailedElsewhere | NotFinite | RunError | SystemExit)
+        if place is None or place.rank == 0 or not shared:
             raise
-        code = error.code if isinstance(error, SystemExit) else 3 if name == "NotFinite" else 1
+        code = error.code if isinstance(error, SystemExit) else 3 if isinstance(error, NotFinite) else 1
         if code:
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)

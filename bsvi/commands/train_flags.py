@@ -1,7 +1,6 @@
 """The words of ``bsvi train``: every field of an experiment is a flag, a TOML file gives the same fields."""
 
 import contextlib
-import difflib
 import io
 import re
 import sys
@@ -24,6 +23,7 @@ from bsvi.experiments.config import (
 from bsvi.experiments.own_images import choose
 from bsvi.runs.folder import Run, RunError
 from bsvi.tables.data_sets import DATA_SETS
+from bsvi.tables.words import suggest
 
 
 class Command(Experiment):
@@ -95,8 +95,7 @@ def parse(words: list[str], verb: str = "train") -> Command:
     if name in EXPERIMENTS:
         return command(EXPERIMENTS[name])
     if not Path(name).exists():
-        close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = suggest(name, EXPERIMENTS)
         refuse(f"unknown experiment {name!r}; {hint}there are {', '.join(EXPERIMENTS)}, or the path of your own images")
     asked = command(Experiment(data=Data(name=name)))  # first, for the size and binarisation that it asks for
     if asked.data.name != name:
@@ -129,9 +128,7 @@ def parse_flags(base: Experiment, words: list[str], program: str, refuse: Callab
     for word in words:
         flag = word.split("=", 1)[0].replace("_", "-")
         if re.match(r"--[a-z]", flag) and flag not in known:
-            close = difflib.get_close_matches(flag, sorted(known), n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            refuse(f"unknown flag {flag}; {hint}{program} --help lists them")
+            refuse(f"unknown flag {flag}; {suggest(flag, sorted(known))}{program} --help lists them")
     default = Command.model_construct(**{name: getattr(base, name) for name in Experiment.model_fields})
     said = io.StringIO()
     try:

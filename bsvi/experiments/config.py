@@ -3,7 +3,6 @@
 The paper's hyperparameters are those of its appendix D (table of hyperparameters) unless a field says otherwise.
 """
 
-import difflib
 import re
 import tomllib
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from bsvi.system.files import printable
 from bsvi.tables.data_sets import DATA_SETS
 from bsvi.tables.methods import METHODS
+from bsvi.tables.words import suggest
 
 MOST, LONGEST = 1_000_000, 10**12  # of sizes and of steps: what is larger is a slip of the finger
 MOST_SEED = 2**64 - 1  # torch takes no larger one
@@ -246,8 +246,7 @@ def update_experiment(base: Experiment, given: Any, source: str) -> Experiment:
         merged = settings.model_dump()
         for key, value in values.items():
             if key not in merged:
-                close = difflib.get_close_matches(key[:80], merged, n=1)
-                hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(merged)}"
+                hint = suggest(key, merged).strip() or f"there are {', '.join(merged)}"
                 raise ValueError(f"{source}: unknown field {prefix}{key:.80}; {hint}")
             inner = getattr(settings, key)
             if isinstance(inner, BaseModel):

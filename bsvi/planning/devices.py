@@ -1,10 +1,11 @@
 """What a planned device can do, by its maker's data sheet, and what of that is assumed to be reached. Imports no torch."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
+
+from bsvi.tables.words import suggest
 
 KernelKind = Literal["convolution", "product", "other"]
 
@@ -97,8 +98,7 @@ def find_device(name: str, efficiency: float | None = None, flops: float | None 
         return Device(name or "given rate", flops, flops, efficiency=1.0, launch=0.0)
     known = {_plain(known): device for known, device in DEVICES.items()}
     if _plain(name) not in known:
-        close = difflib.get_close_matches(_plain(name), known, n=1)
-        hint = f"did you mean {known[close[0]].name}? " if close else ""
+        hint = suggest(_plain(name), known)
         raise ValueError(
             f"unknown device {name!r}; {hint}There are cpu and cuda (measured here), {', '.join(DEVICES)}; for any other "
             "give the rate that it reaches: --flops 5e12"

@@ -8,12 +8,9 @@ import socket
 import time
 from pathlib import Path
 
+from bsvi.system.errors import RunError
 from bsvi.system.files import UnsafeFile, open_to_write, printable, read_bytes
 from bsvi.system.reading import parse_json
-
-
-class RunError(RuntimeError):
-    """Something about a run folder that the user can act on; one line."""
 
 
 class Lock:

@@ -180,9 +180,13 @@ def find_node(job: Job) -> str:
 
 
 def describe_cause(error: Exception) -> str:
+    from ray import exceptions
+
     known = {
-        "NodeDiedError": "its node died",
-        "WorkerCrashedError": "its worker died",
-        "OutOfMemoryError": "its node ran out of memory",
+        exceptions.NodeDiedError: "its node died",
+        exceptions.WorkerCrashedError: "its worker died",
+        exceptions.OutOfMemoryError: "its node ran out of memory",
     }
-    return known.get(type(error).__name__, f"Ray gave it up ({type(error).__name__})")
+    return next(
+        (words for kind, words in known.items() if isinstance(error, kind)), f"Ray gave it up ({type(error).__name__})"
+    )

@@ -11,14 +11,24 @@ from typing import Any
 ECHO = 1.0  # seconds within which further signals say what the first one has said
 
 
+STOPS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
+
+
+def stop_signals() -> dict[str, int]:
+    """The signals that ask this process to stop, by name; not SIGHUP where it is ignored, as ``nohup`` arranges."""
+    numbers = {name: getattr(signal, name) for name in STOPS if hasattr(signal, name)}
+    ignored = "SIGHUP" in numbers and signal.getsignal(numbers["SIGHUP"]) == signal.SIG_IGN
+    return {name: number for name, number in numbers.items() if not (ignored and name == "SIGHUP")}
+
+
 class Signals:
-    """SIGTERM, SIGINT and SIGUSR1 end the loop after the step in hand; one more, later than an echo, ends the process at once.
+    """SIGTERM, SIGINT, SIGUSR1 and SIGHUP (a closed terminal) end the loop after the step in hand.
+
+    One more, later than an echo, ends the process at once.
 
     One wish to stop may come as several signals within milliseconds: Linux tells a process once for each thread of a parent
     that was killed, ``timeout`` tells its child and then all of its group, and a batch system every process of a job.
     """
-
-    NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 
     def __init__(self) -> None:
         self.received = ""
@@ -28,8 +38,7 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         try:
-            for name in self.NAMES:
-                number = getattr(signal, name)
+            for number in stop_signals().values():
                 self.before[number] = signal.signal(number, self._note)
         except ValueError:
             self.before.clear()  # not in the main thread: the owner of that thread decides

@@ -1,10 +1,11 @@
 """A table of rows by name: what there is of one concept, written once and read by everyone."""
 
-import difflib
 import re
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
+
+from bsvi.tables.words import suggest
 
 Row = TypeVar("Row")
 
@@ -37,8 +38,7 @@ class Table(dict[str, Row]):
         """The row of this name, or ValueError with the nearest name and all of them."""
         if name in self:
             return self[name]
-        close = difflib.get_close_matches(str(name), self, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = suggest(str(name), self)
         raise ValueError(f"unknown {self.concept} {name!r:.80}; {hint}The {self.concept}s: {', '.join(self)}")
 
 

@@ -24,19 +24,17 @@ from torch.nn.parallel import DistributedDataParallel
 from bsvi.examples import Nested, count, take
 from bsvi.objectives import Estimate, Objective, check_input
 from bsvi.system import runtime
+from bsvi.system.errors import FailedElsewhere
+from bsvi.system.signals import STOPS
 from bsvi.training.shares import BatchPart, SharedBound, SharedModel
 from bsvi.training.team import Problem, Rank, T, Team, end_with_parent
 
-STOP_REASONS = ("SIGTERM", "SIGINT", "SIGUSR1", "time")  # the reasons to stop that a process may have alone, first wins
+STOP_REASONS = (*STOPS, "time")  # the reasons to stop that a process may have alone, first wins
 PATIENCE = timedelta(hours=1)  # the longest that one process may keep the others waiting: a download, a slow disk
 
 
 class RankLost(RuntimeError):
     """Another process of the run has ended, or cannot be reached."""
-
-
-class FailedElsewhere(RuntimeError):
-    """The first process has failed, and tells the user why itself."""
 
 
 class Ranks(Team):

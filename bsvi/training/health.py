@@ -10,16 +10,13 @@ from torch import Tensor
 from bsvi.buffer_weights import buffer_weight_average
 from bsvi.examples import count, spoilt
 from bsvi.objectives import Estimate, Objective
+from bsvi.system.errors import NotFinite
 from bsvi.training.team import Problem, Team
 
 ACTIVE = 0.01  # a latent is active if its mean's variance over examples exceeds this (Burda et al. 2015)
 COLLAPSED = 0.002  # nats of KL per latent, below which z tells the decoder nothing
 NAMES = ("bound", "svi_0", "svi_k", "bsvi_k", "kl", "reconstruction", "ess", "nonfinite", "grad_norm", "moved")
 ALONE = Team()
-
-
-class NotFinite(ArithmeticError):
-    """Training met NaN or infinity and stopped before any parameter took it in; the message has step, tensor and ids."""
 
 
 class Meter:

@@ -191,7 +191,7 @@ def test_a_given_rate_is_taken_as_it_is(capsys, tmp_path):
     [
         (["digts"], 1, "did you mean 'digits'"),
         (["digits", "--methods", "vae,bsvi-sri"], 1, "did you mean 'bsvi-sir'"),
-        (["digits", "--device", "A1000"], 1, "did you mean A100"),
+        (["digits", "--device", "A1000"], 1, "did you mean 'a100'"),
         (["digits", "--device", "abacus"], 1, "--flops 5e12"),
         (["digits", "--device", "A100", "--efficiency", "2"], 1, "in (0, 1]"),
         (["digits", "--efficiency", "0.5"], 1, "what is measured or given has none"),
@@ -200,7 +200,7 @@ def test_a_given_rate_is_taken_as_it_is(capsys, tmp_path):
         (["digits", "--seeds", "0"], 1, "names no seed"),
         (["digits", "--devices", "0"], 1, "--devices must be from 1 to"),
         (["digits", "--clock", "cpu", "--threads", "2"], 1, "one thread"),
-        (["digits", "--stpes", "5"], 2, "did you mean --steps"),
+        (["digits", "--stpes", "5"], 2, "did you mean '--steps'"),
         (["digits", "--data.name", "nowhere", "--device", "A100"], 1, "no data set 'nowhere'"),
         (["digits", "--device", "cuda"], 1, "no GPU"),
     ],

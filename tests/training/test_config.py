@@ -44,8 +44,8 @@ def test_flags_win_over_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("sed = 1", "unknown field sed; did you mean seed?"),
-        ("[svi]\nstep = 3", "unknown field svi.step; did you mean svi.steps?"),
+        ("sed = 1", "unknown field sed; did you mean 'seed'?"),
+        ("[svi]\nstep = 3", "unknown field svi.step; did you mean 'steps'?"),
         ("[optim]\nqqq = 3", "unknown field optim.qqq; there are lr, max_grad_norm"),
         ("svi = 3", "svi is a table, got 3; write [svi]"),
         ("[svi]\nsteps = 0", "svi.steps = 0: input should be greater than or equal to 1"),

@@ -95,3 +95,21 @@ def test_handlers_from_before_are_back_and_meet_no_echo(monkeypatch):
         assert met == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@linux
+def test_a_closed_terminal_is_a_wish_to_stop(tmp_path):
+    process = start(tmp_path, 0.1)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait() == 0
+    assert (tmp_path / "saved").read_text() == "SIGHUP"
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as asked:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and asked.received == ""
+    finally:
+        signal.signal(signal.SIGHUP, before)
