@@ -65,12 +65,22 @@ def given():
     }
 
 
+WITH_OTHERS = {
+    "your_model_scvi",
+    "your_model_pyro",
+    "your_model_pythae",
+    "your_model_lightning",
+}  # tests/adapters runs them
 SLOW = {"tutorial_method", "tutorial_report"}  # half a minute each
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.slow if p.stem in SLOW else ()) for p in PAGES if blocks(p)],
+    [
+        pytest.param(p, marks=pytest.mark.slow if p.stem in SLOW else ())
+        for p in PAGES
+        if blocks(p) and p.stem not in WITH_OTHERS
+    ],
     ids=lambda page: page.name,
 )
 def test_the_code_on_the_page_runs(page, tmp_path, monkeypatch):

@@ -5,13 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal
 
 from bsvi.adapters.needs import library
+from bsvi.adapters.pyro_traces import Site, find_gaussian, find_leaf, list_samples, name_family, sum_per_row, trace_run
 from bsvi.examples import count, first
 from bsvi.model import DiagonalGaussian
-
-Site = Mapping[str, Any]  # one statement of a trace
 
 
 def pyro(
@@ -51,8 +49,8 @@ class PyroVAE(nn.Module):
         sites = self._guide_sites(x)
         if not self.shapes:
             self._check_independent(x, sites)
-            self.shapes = {name: _gaussian(site["fn"]).loc.shape[1:] for name, site in sites.items()}
-        normals = [_gaussian(site["fn"]) for site in sites.values()]
+            self.shapes = {name: find_gaussian(site["fn"]).loc.shape[1:] for name, site in sites.items()}
+        normals = [find_gaussian(site["fn"]) for site in sites.values()]
         return _side_by_side([(normal.loc, normal.scale) for normal in normals], count(x))
 
     def posterior(self, lambda_: Tensor) -> DiagonalGaussian:
@@ -71,7 +69,7 @@ class PyroVAE(nn.Module):
         for value in (0.0, 1.0):
             z = torch.full((count(x), sum(shape.numel() for shape in self.shapes.values())), value)
             trace = self._run(x, z.to(first(x).device), stop=True)
-            normals = [_gaussian(trace.nodes[name]["fn"]) for name in self.shapes]
+            normals = [find_gaussian(trace.nodes[name]["fn"]) for name in self.shapes]
             if None in normals or any(trace.nodes[name]["mask"] is not None for name in self.shapes):
                 return None
             shapes = [(len(z), *shape) for shape in self.shapes.values()]
@@ -93,19 +91,14 @@ class PyroVAE(nn.Module):
 
     def _guide_sites(self, x: Any, data: Mapping[str, Tensor] | None = None) -> dict[str, Site]:
         """The guide's latent sites, checked: one Gaussian for each example and site."""
-        from pyro import poutine
-
-        with _own_noise(x), poutine.trace() as tracer, poutine.condition(data=dict(data or {})), _every_row():
-            _call(self.guide, x)
-        self._check_parameters(tracer.trace)
+        trace = trace_run(self.guide, x, data or {})
+        self._check_parameters(trace)
         rows, found = count(x), {}
-        for name, site in tracer.trace.nodes.items():
-            if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample":
-                continue
-            normal, shape = _gaussian(site["fn"]), tuple(site["fn"].batch_shape)
+        for name, site in list_samples(trace).items():
+            normal, shape = find_gaussian(site["fn"]), tuple(site["fn"].batch_shape)
             if normal is None:
                 raise ValueError(
-                    f"site {name!r} of the guide is {_family(site['fn'])}; bsvi.adapters.pyro takes Gaussian sites, "
+                    f"site {name!r} of the guide is {name_family(site['fn'])}; bsvi.adapters.pyro takes Gaussian sites, "
                     "Normal(...).to_event(1); write other families with bsvi.Model's four methods"
                 )
             if shape != (rows,):
@@ -123,44 +116,38 @@ class PyroVAE(nn.Module):
         """ValueError where the guide of one latent depends on another latent, or the model has others."""
         moved = {name: site["value"].detach() + 1.0 for name, site in sites.items()}
         for name, site in self._guide_sites(x, moved).items():
-            old, new = _gaussian(sites[name]["fn"]), _gaussian(site["fn"])
+            old, new = find_gaussian(sites[name]["fn"]), find_gaussian(site["fn"])
             if not (torch.allclose(old.loc, new.loc) and torch.allclose(old.scale, new.scale)):
                 raise ValueError(
                     f"site {name!r} of the guide depends on the latents before it; bsvi.adapters.pyro takes guides that depend "
                     "on x alone; write such a guide as a posterior family of your own"
                 )
-        self.shapes = {name: _gaussian(site["fn"]).loc.shape[1:] for name, site in sites.items()}
+        self.shapes = {name: find_gaussian(site["fn"]).loc.shape[1:] for name, site in sites.items()}
         z = torch.cat([site["value"].detach().reshape(count(x), -1) for site in sites.values()], dim=-1)
         try:
             trace = self._run(x, z, stop=False)
         finally:
             self.shapes = {}
         self._check_parameters(trace)
-        names = [name for name, site in trace.nodes.items() if site["type"] == "sample"]
-        if lost := [name for name in sites if name not in names]:
+        if lost := [name for name in sites if name not in list_samples(trace)]:
             raise ValueError(f"site {lost[0]!r} of the guide is not in the model; give both the same names")
 
     def _run(self, x: Any, z: Tensor, stop: bool) -> Any:
         """The trace of the model at these latents; with ``stop`` it ends at the last of them, before the decoder."""
-        from pyro import poutine
-
         if not self.shapes:
             raise ValueError("the latents of this guide are not known yet; call encode(x) first")
         sizes = [shape.numel() for shape in self.shapes.values()]
         parts = zip(self.shapes.items(), z.split(sizes, dim=-1), strict=True)
         data = {name: part.reshape(len(z), *shape) for (name, shape), part in parts}
-        waiting = set(data) if stop else set()
-        with _own_noise(x), poutine.trace() as tracer, poutine.condition(data=data), _every_row(), _until(waiting):
-            _call(self.model, x)
-        return tracer.trace
+        return trace_run(self.model, x, data, set(data) if stop else None)
 
     def _sum(self, trace: Any, latent: bool, rows: int, like: Tensor) -> Tensor:
         """The log-probabilities of latent or observed sites, one number for each row."""
         from pyro.distributions.util import scale_and_mask
 
         total = like.new_zeros(rows)
-        for name, site in trace.nodes.items():
-            if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample" or (name in self.shapes) != latent:
+        for name, site in list_samples(trace).items():
+            if (name in self.shapes) != latent:
                 continue
             if not site["is_observed"]:
                 raise ValueError(
@@ -170,14 +157,14 @@ class PyroVAE(nn.Module):
             value = scale_and_mask(
                 site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"]), 1.0, site["mask"]
             )
-            total = total + _per_row(name, value, site, rows)
+            total = total + sum_per_row(name, value, site, rows)
         return total
 
     def _check_parameters(self, trace: Any) -> None:
         """ValueError where a parameter of Pyro's store is none of the networks': it would neither move nor be trained."""
         held = {id(parameter) for parameter in self.parameters()}
         for name, site in trace.nodes.items():
-            if site["type"] == "param" and id(_leaf(site["value"])) not in held:
+            if site["type"] == "param" and id(find_leaf(site["value"])) not in held:
                 raise ValueError(
                     f"the parameter {name!r} is in Pyro's store and in no module of the model; give module=..., the networks of "
                     "model and guide, make it a PyroParam of one, or call pyro.clear_param_store() if it is another model's"
@@ -190,90 +177,7 @@ def _side_by_side(parts: list[tuple[Tensor, Tensor]], rows: int) -> Tensor:
     return torch.cat([*means, *(2 * scale.log().reshape(rows, -1) for _, scale in parts)], dim=-1)
 
 
-def _gaussian(fn: Any) -> Any:
-    """The Normal of a site, whatever dimensions are its event; None for another family."""
-    while isinstance(fn, Independent):
-        fn = fn.base_dist
-    return fn if isinstance(fn, Normal) else None
-
-
-def _family(fn: Any) -> str:
-    while isinstance(fn, Independent):
-        fn = fn.base_dist
-    return type(fn).__name__
-
-
-def _per_row(name: str, value: Tensor, site: Site, rows: int) -> Tensor:
-    """The sum over all plates but that of the examples."""
-    if value.shape == (rows,):
-        return value
-    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.size == rows]
-    if len(frames) != 1 or value.ndim < -frames[0].dim or value.shape[frames[0].dim] != rows:
-        raise ValueError(
-            f"site {name!r} of the model has log-probabilities of shape {tuple(value.shape)}, and not one for each of {rows} "
-            "examples; put it into a plate of len(x) examples, and further dimensions into to_event"
-        )
-    return value.movedim(frames[0].dim, 0).reshape(rows, -1).sum(-1)
-
-
 def _owners(*functions: Any) -> list[nn.Module]:
     """The modules whose methods these are; modules themselves are held as what they are."""
     found = [getattr(function, "__self__", None) for function in functions]
     return list({id(owner): owner for owner in found if isinstance(owner, nn.Module)}.values())
-
-
-def _call(function: Callable[..., Any], x: Any) -> None:
-    try:
-        if isinstance(x, Mapping):
-            function(**x)
-        elif isinstance(x, tuple | list):
-            function(*x)
-        else:
-            function(x)
-    except _AllSeenError:
-        pass
-
-
-def _leaf(value: Any) -> Any:
-    """The tensor that an optimizer would move: that of a constrained parameter before its transform."""
-    return value.unconstrained() if hasattr(value, "unconstrained") else value
-
-
-class _AllSeenError(Exception):
-    """Ends a run of the model after its last latent."""
-
-
-def _own_noise(x: Any) -> Any:
-    """What the guide or the model draws here is not used, and must leave torch's generator as it was."""
-    device = first(x).device
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-
-
-def _every_row() -> Any:
-    """Within this context a plate takes all rows of x, in their order, however many draws they are of."""
-    from pyro.poutine.messenger import Messenger
-
-    class EveryRow(Messenger):
-        def _pyro_sample(self, msg: Any) -> None:
-            if (
-                type(msg["fn"]).__name__ == "_Subsample"
-                and msg["value"] is None
-                and msg["fn"].subsample_size is not None
-            ):
-                msg["value"] = torch.arange(msg["fn"].subsample_size)
-
-    return EveryRow()
-
-
-def _until(names: set[str]) -> Any:
-    """Within this context the model ends when all these sites are there; without names it runs to its end."""
-    from pyro.poutine.messenger import Messenger
-
-    class Until(Messenger):
-        def _pyro_post_sample(self, msg: Any) -> None:
-            if msg["name"] in names:
-                names.remove(msg["name"])
-                if not names:
-                    raise _AllSeenError
-
-    return Until()
