@@ -54,6 +54,9 @@ def main() -> None:
     rows = np.arange(words.judged)
     model, cells = bsvi.adapters.scvi(trained, indices=rows)
 
+    def show(spent: float) -> str:
+        return f"{spent:.0f}" if spent >= 1 else "< 1"
+
     def timed(function):
         begin = time.process_time()
         return function(), time.process_time() - begin
@@ -79,7 +82,7 @@ def main() -> None:
     for name, (values, spent) in table.items():
         below, error = (judge - values).mean(), (judge - values).std(ddof=1) / len(judge) ** 0.5
         against = "" if values is judge else f"{below:.2f} ± {error:.2f}"
-        print(f"| {name} | {values.mean():.2f} | {against} | {'' if spent is None else f'{spent:.1f}'} |")
+        print(f"| {name} | {values.mean():.2f} | {against} | {'' if spent is None else show(spent)} |")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from bsvi.data.contact_sheet import write_contact_sheet
 from bsvi.data.dataset import Dataset
 from bsvi.data.download import Unavailable, data_folder, find, obtain
 from bsvi.data.idx import read_idx_images
-from bsvi.data.integrity import file_hash, read_record, write_record
+from bsvi.data.integrity import BadFile, file_hash, read_record, write_record
 from bsvi.data.own_images import list_own_files, load_own_images
 from bsvi.system.files import printable
 from bsvi.tables.data_sets import DATA_SETS, Source
@@ -25,12 +25,12 @@ def load(
     sha256: str | None = None,
     **options: Any,
 ) -> Dataset:
-    """Return a data set: digits, omniglot, svhn, fashion-mnist, or your own images at the path `name`.
+    """Return a data set: digits, omniglot, svhn, fashion-mnist, mnist, or your own images at the path `name`.
 
     Files are looked for in `data_dir` (else $BSVI_DATA_DIR, else the cache folder) and downloaded if they are missing
     and `download` allows it; `extra=False` leaves out SVHN's extra part. `sha256` is the data hash that the result
-    must have, such as the one noted in an earlier result. Further options go to the loader: `validation`, and for your
-    own images `size`, `binarise`, `test`.
+    must have, such as the one noted in an earlier result. Further options go to the loader: `validation`, for MNIST and
+    your own images `binarise`, for these also `size` and `test`.
 
     >>> load("digits").train.images.shape
     torch.Size([1197, 1, 8, 8])
@@ -63,6 +63,8 @@ def _files(name: str, data_dir: Path | str | None, extra: bool, download: bool, 
         if source.extra and not extra:
             continue
         path = find(name, source.file, data_dir)
+        if path is not None and source.content_md5 and path.parent.name != name:
+            _check_whose(name, path)
         if path is None and not download:
             folder, address = data_folder(data_dir) / name, source.mirrors[0] + source.file
             raise Unavailable(f"{source.file} is not there; get it from {address} and put it into {folder}")
@@ -75,6 +77,14 @@ def _files(name: str, data_dir: Path | str | None, extra: bool, download: bool, 
                 ) from None
             raise
     return paths
+
+
+def _check_whose(name: str, path: Path) -> None:
+    """BadFile where a file with a name that several data sets use holds the images of another one."""
+    found = _content_md5(path)
+    for other, row in DATA_SETS.items():
+        if other != name and found in [source.content_md5 for source in row.sources if source.content_md5]:
+            raise BadFile(path, f"images of {name}", f"those of {other}; put each set into a folder of its name")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ SIDE = 28
 
 def load_fashion_mnist(train: Path, test: Path, *, validation: int = 2000, counts: tuple[int, int] = COUNTS) -> Dataset:
     """Return FashionMNIST from its two IDX files, with `validation` training images held out by the published seed."""
-    images, test_images = (_images(path, count) for path, count in zip((train, test), counts, strict=True))
+    images, test_images = (read_images(path, count) for path, count in zip((train, test), counts, strict=True))
     kept, out = hold_out(len(images), validation)
     return Dataset(
         "fashion-mnist",
@@ -27,7 +27,8 @@ def load_fashion_mnist(train: Path, test: Path, *, validation: int = 2000, count
     )
 
 
-def _images(path: Path, count: int) -> UInt8[np.ndarray, "n 1 28 28"]:
+def read_images(path: Path, count: int) -> UInt8[np.ndarray, "n 1 28 28"]:
+    """Return the images of an IDX file of MNIST's size, which must be `count`."""
     images = read_idx_images(path)
     if images.shape != (count, SIDE, SIDE):
         raise BadFile(path, f"{count:,} images of {SIDE}x{SIDE}", "{:,} of {}x{}".format(*images.shape))

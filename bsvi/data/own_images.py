@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from PIL import Image
 
+from bsvi.data.batches import binarise_once
 from bsvi.data.dataset import Dataset, Split, SplitName, hold_out
 from bsvi.data.idx import read_idx_images
 from bsvi.data.integrity import BadFile
 from bsvi.data.npy import read_npy, read_npz
 from bsvi.data.pictures import FORMATS, find_pictures, read_pictures, resize
 
-BINARISE = ("dynamic", "threshold", "none")
+BINARISE = ("dynamic", "static", "threshold", "none")
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
 SPLIT_WORDS = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "test": "test"}
 LIKELY_SPLITS = {
@@ -42,7 +43,8 @@ def load_own_images(
     with arrays of these names, or a folder with an IDX pair (train-images-idx3-ubyte and t10k-images-idx3-ubyte, also
     as .gz); anything else beside them is refused. Parts that are missing are drawn from train with the
     published seed, `validation` and `test` images of it (a tenth, at most 2,000). `size` (one side, or height and width)
-    crops and resizes. `binarise` is "dynamic" (0/1 pixels drawn at every visit, Bernoulli likelihood), "threshold" (1 from
+    crops and resizes. `binarise` is "dynamic" (0/1 pixels drawn at every visit, Bernoulli likelihood), "static" (drawn once,
+    with the published seed), "threshold" (1 from
     a grey value of 0.5 on, Bernoulli likelihood) or "none" (grey values on the grid j/255, discretised logistic likelihood).
 
     >>> import tempfile
@@ -53,7 +55,7 @@ def load_own_images(
     ((1, 6, 7), 'logistic', [40, 5, 5])
     """
     if binarise not in BINARISE:
-        raise ValueError(f"binarise must be dynamic, threshold or none, got {binarise!r}")
+        raise ValueError(f"binarise must be dynamic, static, threshold or none, got {binarise!r}")
     sides = (size, size) if isinstance(size, int) else size
     if sides is not None and not all(1 <= side <= 4096 for side in sides):
         raise ValueError(f"size must be between 1 and 4096 pixels, got {size}")
@@ -75,10 +77,12 @@ def load_own_images(
             torch.from_numpy(parts[name][0][:, None]),
             torch.from_numpy(parts[name][1]),
             levels,
-            binarise == "dynamic",
+            binarise in ("dynamic", "static"),
         )
         for name in SPLITS
     )
+    if binarise == "static":
+        train, valid, tested = map(binarise_once, (train, valid, tested))
     likelihood = "logistic" if binarise == "none" else "bernoulli"
     name = path.stem if path.stem.strip(".") else path.resolve().stem  # "." has no name of its own
     return Dataset(name, train, valid, tested, likelihood, str(path.resolve()))

@@ -39,7 +39,12 @@ def choose(path: Path, data: Data) -> tuple[Experiment, str]:
             "data": data.model_copy(update={"name": str(path), "binarise": binarise}),
         }
     )
-    words = {"none": "grey values kept", "dynamic": "0/1 pixels drawn at each visit", "threshold": "pixels cut at 0.5"}
+    words = {
+        "none": "grey values kept",
+        "dynamic": "0/1 pixels drawn at each visit",
+        "static": "0/1 pixels drawn once",
+        "threshold": "pixels cut at 0.5",
+    }
     nets = f"PixelCNN of {len(net.kernels)} layers" if net.kind == "pixelcnn" else "fully connected networks"
     line = (
         f"{chosen.experiment}: images of {height}x{width}, {words[binarise]}; {nets}, {net.latent} latents, "

@@ -55,6 +55,10 @@ _FASHION = (
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
 )
+_MNIST = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
 _SVHN = ("http://ufldl.stanford.edu/housenumbers/",)
 _OMNIGLOT = (
     "https://raw.githubusercontent.com/yburda/iwae/78a6075484bd7dd6f47a4bb9880d2295bc7a5220/datasets/OMNIGLOT/",
@@ -130,6 +134,33 @@ DATA_SETS: Table[DataSet] = Table(
             options=("validation",),
             title="FashionMNIST",
             paper=True,
+        ),
+        "mnist": DataSet(
+            load=later("bsvi.data.mnist:load_mnist"),
+            about="28x28, 60,000 + 10,000 images, binarised",
+            licence="CC BY-SA 3.0",
+            likelihood="bernoulli",
+            shape=(1, 28, 28),
+            valid=HELD_OUT,
+            test=10_000,
+            sources=(
+                Source(
+                    "train-images-idx3-ubyte.gz",
+                    _MNIST,
+                    "md5",
+                    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                    content_md5="6bbc9ace898e44ae57da46a324031adb",
+                ),
+                Source(
+                    "t10k-images-idx3-ubyte.gz",
+                    _MNIST,
+                    "md5",
+                    "9fb629c4189551a2d022fa330f9573f3",
+                    content_md5="2646ac647ad5339dbf082846283269ea",
+                ),
+            ),
+            options=("validation", "binarise"),
+            title="MNIST",
         ),
     },
 )

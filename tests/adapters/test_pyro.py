@@ -102,8 +102,8 @@ def test_the_likelihood_of_a_linear_model_is_exact(split):
     scores = bsvi.evaluate(model, linear.x, k=1, iwae=20)
     assert torch.allclose(torch.from_numpy(scores.iwae[20].per_example), linear.log_p(), atol=1e-4)
     assert not any("generator" in line for line in scores.warnings)
-    annealed = bsvi.ais(model, linear.x[:3], chains=8, temperatures=100)
-    assert abs(annealed.log_likelihood.mean - linear.log_p()[:3].mean()) < 0.5
+    annealed = bsvi.ais(model, linear.x[:3], chains=8, temperatures=30, leapfrog=3)
+    assert abs(annealed.log_likelihood.mean - linear.log_p()[:3].mean()) < 1.0
 
 
 class Conditional(PyroModule):

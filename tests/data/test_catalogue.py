@@ -20,6 +20,7 @@ def test_list_says_what_is_here(tmp_path: Path) -> None:
         "omniglot": "no",
         "svhn": "no",
         "fashion-mnist": "no",
+        "mnist": "no",
     }
     (tmp_path / "svhn").mkdir()
     write_cropped(tmp_path / "svhn" / "train_32x32.mat")
@@ -61,8 +62,8 @@ def test_fetch_brings_what_is_missing_and_only_that(tmp_path: Path, monkeypatch:
 def test_unknown_names_and_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no data set 'omniglott'; it must be one of digits, omniglot, svhn"):
         load("omniglott", tmp_path)
-    with pytest.raises(ValueError, match="no data set 'mnist' to fetch"):
-        fetch("mnist", tmp_path)
+    with pytest.raises(ValueError, match="no data set 'kmnist' to fetch"):
+        fetch("kmnist", tmp_path)
     with pytest.raises(ValueError, match="digits: unknown option size; it can have: none"):
         load("digits", size=9)
 

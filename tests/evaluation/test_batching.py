@@ -19,7 +19,7 @@ from bsvi.experiments import batching
 from bsvi.experiments.config import EXPERIMENTS
 from tests.evaluation.test_side_by_side import COMMON, trained  # noqa: F401 - a fixture
 
-SIDE = {"digits": 8, "omniglot": 28, "svhn": 32, "fashion": 28}
+SIDE = {"digits": 8, "omniglot": 28, "svhn": 32, "fashion": 28, "mnist": 28}
 
 
 @pytest.fixture
