@@ -125,6 +125,40 @@ def draw_buffer_weights(experiment: ExperimentRuns) -> ReportFigure | None:
     )
 
 
+def draw_rates(experiment: ExperimentRuns) -> ReportFigure | None:
+    """The learned rate of each step of a refinement that was trained end to end, over training; a panel for each row."""
+    found = {row.label: (row, _find_rates(row)) for row in experiment.rows}
+    panels = [(row, rates) for row, rates in found.values() if rates][:6]
+    if not panels:
+        return None
+    figure = new_figure(height=0.6 + 2.2 * len(panels))
+    for axes, (row, rates) in zip(np.atleast_1d(figure.subplots(len(panels), sharex=True)), panels, strict=True):
+        for number, line in enumerate(rates):
+            shade = 1.0 - 0.7 * number / max(1, len(rates) - 1)
+            axes.plot(line.steps, line.mean, color=find_look(row.method).colour, alpha=shade)
+        axes.set_yscale("log")
+        axes.set_ylabel("rate")
+        axes.set_title(row.short, color=find_look(row.method).colour)
+        _steps(axes)
+        axes.margins(x=0.01)
+        label_ends(axes, [(line.end, f"step {n}", find_look(row.method).colour) for n, line in enumerate(rates, 1)])
+    figure.axes[-1].set_xlabel("update")
+    ends = [f"{row.label} {', '.join(f'{line.end:.3g}' for line in rates)}" for row, rates in panels]
+    return ReportFigure(
+        name=f"{make_slug(experiment.name)}-rates",
+        title="What the steps have learned: their rates",
+        caption="The learned rate of each step, a geometric mean over the coordinates of λ and a mean over seeds; later steps "
+        "are paler. They start at the SVI rate.",
+        alt=f"At the end, step after step: {'; '.join(ends)}.",
+        figure=figure,
+    )
+
+
+def _find_rates(row: Row) -> list[Series]:
+    lines = (make_series(row, "train", make_metric(f"rate_{number}")) for number in range(1, 65))
+    return [line for line in lines if line is not None]
+
+
 def _draw_over_steps(
     experiment: ExperimentRuns,
     methods: tuple[str, ...],

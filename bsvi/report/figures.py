@@ -7,7 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from PIL import Image
 
-from bsvi.report.curves import draw_buffer_gain, draw_buffer_weights, draw_curves, draw_progress, draw_svi_gain
+from bsvi.report.curves import (
+    draw_buffer_gain,
+    draw_buffer_weights,
+    draw_curves,
+    draw_progress,
+    draw_rates,
+    draw_svi_gain,
+)
 from bsvi.report.experiments import ExperimentRuns, Row
 from bsvi.report.measures import measure_rows_difference
 from bsvi.report.style import LINE, MUTED, ReportFigure, find_look, label_points, new_figure
@@ -167,6 +174,7 @@ FIGURES: tuple[Callable[[ExperimentRuns], ReportFigure | None], ...] = (
     draw_svi_gain,
     draw_buffer_gain,
     draw_buffer_weights,
+    draw_rates,
     draw_latent,
     draw_progress,
 )

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from bsvi.report import render, run_tables, tables
 from bsvi.report.cells import Table
-from bsvi.report.claims import check_claims
+from bsvi.report.claims import check_beyond, check_claims
 from bsvi.report.estimates import make_estimates_table
 from bsvi.report.experiments import ExperimentRuns, group_runs
 from bsvi.report.figures import FIGURES
@@ -150,6 +150,11 @@ def _section(experiment: ExperimentRuns) -> Section:
     lines = next(iter(attempt("the check of claims", lambda: check_claims(experiment) if known else [])), [])
     sentences = next(iter(attempt("the summary", lambda: write_summary(experiment, lines))), [])
     claims = attempt("the table of claims", lambda: tables.make_claims_table(experiment, lines) if lines else None)
+    beyond = next(iter(attempt("the check of claims beyond the paper", lambda: check_beyond(experiment))), [])
+    claims += attempt(
+        "the table of claims beyond the paper",
+        lambda: tables.make_claims_table(experiment, beyond, beyond=True) if beyond else None,
+    )
     scores: list[Table] = []
     for split in experiment.splits():
         scores += attempt(f"the table of {split} scores", partial(tables.make_scores_table, experiment, split))

@@ -141,8 +141,8 @@ def make_differences_table(experiment: ExperimentRuns, split: str = "test") -> T
     )
 
 
-def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult]) -> Table:
-    """One line per claim of the paper: difference, interval, verdict."""
+def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult], beyond: bool = False) -> Table:
+    """One line per claim of the paper, or ``beyond`` it: difference, interval, verdict."""
     cells = []
     for line in lines:
         digits = 3 if line.interval is not None and line.interval.high - line.interval.low < 0.04 else 2
@@ -162,8 +162,8 @@ def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult]) -> T
     papers = paper.TITLES[experiment.dataset] if experiment.dataset else " / ".join(paper.TITLES.values())
     titles += [(f"The paper's: {papers}", False), ("Section", False)]
     return Table(
-        name=f"{make_slug(experiment.name)}-claims",
-        title=f"Claims of the paper in these runs, {experiment.name}",
+        name=f"{make_slug(experiment.name)}-claims{'-beyond' if beyond else ''}",
+        title=f"Claims {'beyond' if beyond else 'of'} the paper in these runs, {experiment.name}",
         caption="Only runs that agree in all but the method and the seed are compared. A claim holds if the whole 95% "
         "interval says so and is contradicted if the whole interval denies it; either takes three seeds. "
         "“Close” and “at least” allow the margin given. About one in twenty intervals misses by chance.",

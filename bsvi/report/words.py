@@ -7,6 +7,7 @@ from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, ClaimResult
 from bsvi.report.experiments import ExperimentRuns, Row
 from bsvi.report.intervals import FEWEST_SEEDS
 from bsvi.report.measures import measure_rows_difference
+from bsvi.tables.methods import METHODS
 
 MOST = 0.5  # of the images: from here on a high k-hat is told in the summary
 
@@ -25,6 +26,7 @@ def write_summary(experiment: ExperimentRuns, lines: list[ClaimResult]) -> list[
             *_describe_choice(experiment, best),
             *_describe_others(experiment, best),
         ]
+        sentences += _describe_trained_steps(experiment)
         sentences += [*_describe_doubts(experiment), *([_describe_claims(experiment, lines)] if lines else [])]
     return sentences
 
@@ -140,6 +142,17 @@ def _describe_doubts(experiment: ExperimentRuns) -> list[str]:
     return [
         f"Do not take these numbers as exact: Pareto k-hat is above 0.7 for most test images, {' and '.join(parts)}. "
         "A few draws decide such values, most likely too low: use a larger k, or compare with `bsvi evaluate --ais`."
+    ]
+
+
+def _describe_trained_steps(experiment: ExperimentRuns) -> list[str]:
+    """That the encoder of a model trained end to end is only the start of its own refinement."""
+    rows = [row.label for row in experiment.rows if row.method in METHODS and METHODS[row.method].end_to_end]
+    if not rows:
+        return []
+    return [
+        f"Do not judge {', '.join(rows)} by IWAE or the amortized ELBO of the encoder alone: it is only the start of steps that "
+        "were trained with the model. `bsvi evaluate` starts where they end."
     ]
 
 

@@ -34,6 +34,7 @@ class Method:
     look       how figures draw it; colours of two methods must differ
     paper      whether it is one of the paper's eight; reports keep the others apart
     buffer     which proposals of a walk have weight: "" (there is no walk), "last", "uniform" or "learned"
+    end_to_end whether its refinement is trained with the model, so that the encoder alone says little about it
     timed_as   the method whose step, with more or fewer passes of the decoder, takes as long; "": it is timed itself
     """
 
@@ -45,6 +46,7 @@ class Method:
     look: Look = Look()
     paper: bool = False
     buffer: Literal["", "last", "uniform", "learned"] = ""
+    end_to_end: bool = False
     timed_as: str = ""
 
 
@@ -174,6 +176,7 @@ METHODS: Table[Method] = Table(
             theta=lambda: bsvi.AllDraws(),
             use_when="you need the baseline, end to end",
             look=Look("#3d7a3a", "#86cf82", "--", "^"),
+            end_to_end=True,
             buffer="last",
         ),
         "bsvi-e2e": Method(
@@ -183,6 +186,7 @@ METHODS: Table[Method] = Table(
             theta=lambda: bsvi.AllDraws(),
             use_when="updates are few, or images grey",
             look=Look("#b3001b", "#ff6b7d", "-", "h"),
+            end_to_end=True,
             buffer="uniform",
         ),
         "iterative": Method(
@@ -192,6 +196,7 @@ METHODS: Table[Method] = Table(
             theta=lambda: bsvi.AllDraws(),
             use_when="you need the baseline, by a network",
             look=Look("#5b7f00", "#b5dc4c", ":", "<"),
+            end_to_end=True,
             buffer="last",
         ),
         "iterative-bsvi": Method(
@@ -201,6 +206,7 @@ METHODS: Table[Method] = Table(
             theta=lambda: bsvi.AllDraws(),
             use_when="nothing may be differentiated twice",
             look=Look("#007a87", "#4fd0dd", ":", ">"),
+            end_to_end=True,
             buffer="uniform",
         ),
     },
