@@ -222,8 +222,14 @@ class Product(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        each = [constraints.independent(_innermost(find_support(part)), 1) for part in self.parts]
-        return constraints.cat(each, dim=-1, lengths=self.sizes)
+        each = [_innermost(find_support(part)) for part in self.parts]
+        for site, one in zip(self.sites, each, strict=True):
+            if one.event_dim:
+                raise ValueError(
+                    f"{site.name} has the support {one}, and chains know no coordinates for it beside other sites; use evaluate, "
+                    "or a model of this site alone"
+                )
+        return constraints.cat([constraints.independent(one, 1) for one in each], dim=-1, lengths=self.sizes)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         return self._join([part.rsample(torch.Size(sample_shape)) for part in self.parts])
