@@ -8,13 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.bounds import Bound, giwae
 from bsvi.buffer_weights import Uniform
 from bsvi.checks.trial import check_model, check_repeats
 from bsvi.examples import Nested, check_axis, count, spoilt
 from bsvi.model import Model
-from bsvi.refine import SVI, Amortized, Refinement
+from bsvi.refine import Amortized, Refinement
 from bsvi.theta import AllDraws, LastDraw, ThetaRule
 from bsvi.trajectory import Trajectory
 
@@ -88,9 +87,8 @@ class Objective(nn.Module):
     @property
     def decoder_calls(self) -> int:
         """Passes of the decoder per example and step, counting each row of a batched call, if graphs are kept as asked."""
-        svi: Any = self.refinement
-        rows = (svi.steps + 1) * svi.samples if isinstance(svi, SVI | EndToEnd) else 0
-        return svi.decoder_calls + self.theta.decoder_calls(rows)
+        refinement: Any = self.refinement
+        return refinement.decoder_calls + self.theta.decoder_calls(refinement.rows)
 
     def extra_repr(self) -> str:
         return f"{self.refinement}, theta={self.theta}, bound={getattr(self.bound, '__name__', self.bound)}"

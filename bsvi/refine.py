@@ -89,6 +89,11 @@ class Amortized:
         return Refined(trajectory, torch.zeros(len(lambda_), dtype=torch.float64, device=lambda_.device))
 
     @property
+    def rows(self) -> int:
+        """Weighted draws per example."""
+        return self.draws
+
+    @property
     def decoder_calls(self) -> int:
         """Passes of the decoder per example, counting each row of a batched call."""
         return self.draws * (2 if self.recompute else 1)
@@ -173,6 +178,11 @@ class SVI:
         if not kept:
             buffer.attached.clear()
         return Refined(replace(buffer.trajectory(model, x, beta), kept=kept), phi)
+
+    @property
+    def rows(self) -> int:
+        """Weighted draws per example."""
+        return self.samples * (self.steps + 1)
 
     @property
     def decoder_calls(self) -> int:

@@ -74,10 +74,13 @@ def home(name):
 
 def methods():
     """The rows of bsvi.METHODS, with what an update costs at the paper's k = 9."""
-    rows = [
-        f"| `{name}` | {row.label} | {bsvi.objective(name, k=9).decoder_calls} |" for name, row in bsvi.METHODS.items()
-    ]
-    return "\n".join(["| name | in the paper | decoder passes per update |", "|---|---|---|", *rows])
+    rows = []
+    for name, row in bsvi.METHODS.items():
+        cells = (f"`{name}`", row.label, "yes" if row.paper else "beyond it", row.use_when)
+        rows.append(f"| {' | '.join(cells)} | {bsvi.objective(name, k=9).decoder_calls} |")
+    return "\n".join(
+        ["| name | label | in the paper | use when | decoder passes per update |", "|---|---|---|---|---|", *rows]
+    )
 
 
 def readable(app, what, name, obj, options, lines):

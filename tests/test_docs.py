@@ -126,9 +126,9 @@ def test_the_readmes_tables_are_those_of_the_code_and_of_the_results():
     text, cost = (ROOT / "README.md").read_text(), (ROOT / "results/cost.md").read_text().splitlines()
     beyond = (ROOT / "docs/which_method.md").read_text()
     for name, row in bsvi.METHODS.items():
-        page = text if row.paper else beyond
-        (passes,) = re.findall(rf"^\| `{name}` \|(?:[^|]*\|){{2}} (?:(\d*k) \+ )?(\d) \|", page, flags=re.MULTILINE)
-        times, more = passes
+        line = rf"^\| `{name}` \|(?:[^|]*\|){{2}} (?:(\d*k) \+ )?(\d) \| (.*?) \|$"
+        ((times, more, use_when),) = re.findall(line, text if row.paper else beyond, flags=re.MULTILINE)
+        assert use_when == row.use_when
         k = 9 * int(times.strip("k") or 1) if times else 0
         assert k + int(more) == bsvi.objective(name, k=9).decoder_calls, name
     rows = re.findall(r"^\| ([A-Z][\w′-]+) \| (−[^|]+) \| (−[^|]+) \| (−[^|]+) \|$", text, flags=re.MULTILINE)

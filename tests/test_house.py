@@ -1,6 +1,8 @@
 """The house is as DESIGN says: imports only go down, the public names are there, and `import bsvi` is light."""
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bsvi
+from bsvi.tables.plugins import TABLES
 
 ROOT = Path(bsvi.__file__).parent
 FLOORS = [  # a room imports itself and lower floors only; files at the top of bsvi/, checks/ and beyond/ are the paper
@@ -124,3 +127,41 @@ def test_files_of_run_folders_are_opened_in_one_way(path):
             assert not plain or any(word in text for word in HARMLESS), (
                 f"line {node.lineno}: {text}; use bsvi.system.files"
             )
+
+
+MAY_LIST = {  # who may list names of a table, and why
+    "tables/": "it is the table",
+    "report/tables.py": "with which of the paper's methods others are compared",
+}
+
+
+def list_literals(tree):
+    """The texts of every literal collection: a tuple, list, set, the keys of a dict, the choices of a Literal."""
+    for node in ast.walk(tree):
+        parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+        yield getattr(node, "lineno", 0), {part.value for part in parts if isinstance(part, ast.Constant)}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_names_of_a_table_are_listed_nowhere_else(path):
+    """Rule 5: a list of three or more of its names would be a copy, which a new row does not reach."""
+    if path.relative_to(ROOT).as_posix().startswith(tuple(MAY_LIST)):
+        return
+    for line, texts in list_literals(ast.parse(path.read_text())):
+        for table in TABLES:
+            copied = texts & set(table)
+            few = min(3, len(table))
+            assert len(copied) < few, f"line {line} lists {sorted(copied)}; read the table of {table.concept}s"
+
+
+def test_a_copy_of_a_tables_names_is_found():
+    (copy,) = (texts for _, texts in list_literals(ast.parse('NAMES = ("vae", "svi", "bsvi")')) if texts)
+    assert len(copy & set(bsvi.METHODS)) == 3
+
+
+def test_what_the_tables_import_later_is_there():
+    text = "".join(path.read_text() for path in sorted(ROOT.glob("tables/*.py")))
+    places = re.findall(r'later\("(bsvi[\w.]+):(\w+)"', text)
+    assert len(places) >= 10
+    for module, name in places:
+        assert callable(getattr(importlib.import_module(module), name)), f"{module}:{name}"

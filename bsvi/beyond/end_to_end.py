@@ -194,6 +194,11 @@ class EndToEnd(nn.Module):
     def samples(self) -> int:
         return self.svi.samples
 
+    @property
+    def rows(self) -> int:
+        """Weighted draws per example."""
+        return self.svi.rows
+
     def change(self, width: int | None, learned: bool | None = None, finite_difference: bool = False) -> "EndToEnd":
         """The same refinement for a lambda of this width, with rates that are ``learned`` or not (None: as they are)."""
         return EndToEnd(

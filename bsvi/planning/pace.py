@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.data import Dataset, Split, training_batches
 from bsvi.draws import encode, weigh
 from bsvi.evaluation.evaluate import cut_into_chunks
@@ -17,7 +16,7 @@ from bsvi.experiments.build import BuiltExperiment, build_model, build_objective
 from bsvi.experiments.config import Experiment
 from bsvi.objectives import Objective
 from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, ImageCounts, PlannedEvaluation, Seconds
-from bsvi.refine import SVI, Amortized
+from bsvi.refine import SVI
 from bsvi.system import runtime
 from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.tables.methods import METHODS
@@ -36,8 +35,8 @@ class Passes:
 
     def of(self, objective: Objective, calls: int) -> float:
         """The time of ``calls`` decoder calls, of which SVI's steps also go backward to z."""
-        svi: Any = objective.refinement
-        steps, samples = (svi.steps, svi.samples) if _has_svi(objective) else (0, 0)
+        refinement: Any = objective.refinement
+        steps, samples = getattr(refinement, "steps", 0), getattr(refinement, "samples", 1)  # none without a walk
         return steps * self.refine + (calls - steps * samples) * self.forward
 
 
@@ -56,8 +55,9 @@ class Pace:
         mine, timed = (build_objective(replace_method(e, method)) for method in (e.method, name))
         more = self.training.of(mine, mine.decoder_calls) - self.training.of(timed, timed.decoder_calls)
         large = self.evaluation
-        without_theta = mine.decoder_calls - mine.theta.decoder_calls(rows(mine)) if _has_svi(mine) else rows(mine)
-        look = large.of(mine, without_theta) * images.valid / large.rows
+        refinement: Any = mine.refinement
+        calls = refinement.decoder_calls if hasattr(refinement, "steps") else refinement.rows  # without theta's
+        look = large.of(mine, calls) * images.valid / large.rows
         small = self.scoring or large
         scored = evaluation.k * small.refine + (1 + ELBO_DRAWS + evaluation.iwae) * small.forward
         return Seconds(self.steps[name] + more, look, scored * evaluation.images / small.rows)
@@ -66,16 +66,6 @@ class Pace:
 def timed_as(method: str) -> str:
     """The method that is timed in place of this one: the same step with more or fewer passes of the decoder."""
     return METHODS.find(method).timed_as or method
-
-
-def _has_svi(objective: Objective) -> bool:
-    return isinstance(objective.refinement, SVI | EndToEnd)
-
-
-def rows(objective: Objective) -> int:
-    """Draws per example."""
-    refinement: Any = objective.refinement
-    return refinement.draws if isinstance(refinement, Amortized) else (refinement.steps + 1) * refinement.samples
 
 
 def find_chunk(x: Tensor) -> int:

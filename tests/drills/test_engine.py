@@ -1,8 +1,5 @@
 """An engine is added from outside by a row: a sweep then runs on it, and its runs know the same rows."""
 
-import pytest
-
-from bsvi.tables.engines import ENGINES
 from bsvi.tables.streams import STREAMS
 from tests.drills.conftest import TINY, printed
 
@@ -18,14 +15,6 @@ def test_a_flag_of_another_engine_is_refused_on_one_of_a_stranger(plugin, bsvi_c
     plugin(printed("An engine"))
     said = bsvi_command("sweep digits --on in-turn --gpus-per-run 1", code=1)
     assert "--gpus-per-run goes with --on ray or --on slurm" in said
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_the_function_of_every_engine_can_be_found(name, monkeypatch):
-    from bsvi.commands import sweep
-
-    monkeypatch.setattr(sweep, f"on_{name}", lambda jobs, arguments, workers: name)
-    assert ENGINES[name].run([], None, 1) == name
 
 
 def test_no_two_purposes_share_a_stream_of_noise():
