@@ -99,7 +99,7 @@ class PyroVAE(nn.Module):
             if normal is None:
                 raise ValueError(
                     f"site {name!r} of the guide is {name_family(site['fn'])}; bsvi.adapters.pyro takes Gaussian sites, "
-                    "Normal(...).to_event(1); write other families with bsvi.Model's four methods"
+                    "Normal(...).to_event(1); bsvi.wrap takes other families"
                 )
             if shape != (rows,):
                 raise ValueError(
