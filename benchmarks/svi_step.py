@@ -1,4 +1,4 @@
-"""Which reading of the paper's SVI step trains best? MATHS 1.4 and 1.5 as an experiment, on real images.
+"""Which reading of the paper's SVI step trains best? docs/theory.md as an experiment, on real images.
 
     ./run python benchmarks/svi_step.py --data-dir DIR        about 25 minutes on one core; run it again to go on
 
@@ -23,7 +23,7 @@ from bsvi.data import evaluation_batches
 from bsvi.evaluation.scores import Scores
 from bsvi.experiments.trained import load_trained
 
-READINGS = {  # MATHS 1.4: lr, norm at which the mean's and the log-variance's gradient are clipped, per example or batch
+READINGS = {  # lr, norm at which the mean's and the log-variance's gradient are clipped, per example or batch
     "per example": {"svi.lr": "0.02", "svi.max-grad-norm": str(50**0.5), "svi.clip": "example"},
     "lr 0.1, clip 1": {"svi.lr": "0.1", "svi.max-grad-norm": "1.0", "svi.clip": "example"},
     "literal batch": {"svi.lr": "1.0", "svi.max-grad-norm": "1.0", "svi.clip": "batch"},

@@ -267,3 +267,16 @@ def frozen(parameters: list[Tensor]) -> Iterator[None]:
     finally:
         for parameter in leaves:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def in_eval_mode(model: object) -> Iterator[None]:
+    """Within this context the model, if it is a module, is in eval mode; afterwards each of its parts is as it was."""
+    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    try:
+        if isinstance(model, nn.Module):
+            model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

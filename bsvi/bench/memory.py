@@ -32,6 +32,9 @@ def run(
     batch: int = 50,
 ) -> list[dict[str, Any]]:
     """Return the peak resident memory of one step per method and variant, in MB; `before_mb` is torch itself."""
+    from bsvi.bench.decoder import DecoderBench
+
+    DecoderBench(batch=batch, variants=variants, methods=methods)  # refuses what it does not know, in one line
     rows = []
     for method in methods:
         for variant in variants:

@@ -98,9 +98,27 @@ class Gap:
     warnings: tuple[str, ...]
     seconds: float
 
-    def __getattr__(self, name: str) -> Score:
-        if name not in NAMES:
-            raise AttributeError(f"Gap has no {name!r}; it has {', '.join(NAMES)}")
+    @property
+    def log_likelihood(self) -> Score:
+        return self._score("log_likelihood")
+
+    @property
+    def elbo(self) -> Score:
+        return self._score("elbo")
+
+    @property
+    def amortized_elbo(self) -> Score:
+        return self._score("amortized_elbo")
+
+    @property
+    def approximation_gap(self) -> Score:
+        return self._score("approximation_gap")
+
+    @property
+    def amortization_gap(self) -> Score:
+        return self._score("amortization_gap")
+
+    def _score(self, name: str) -> Score:
         return Score(self.columns[name], self.ids)
 
     @property

@@ -22,7 +22,7 @@ from bsvi.checks.identity import identify
 from bsvi.checks.trial import check_model, check_repeats
 from bsvi.evaluation.noise import Noise
 from bsvi.examples import Nested, Pick, check_axis, count, each, first, split, take, tensors, unpack
-from bsvi.model import Model
+from bsvi.model import Model, frozen, in_eval_mode, trainable
 from bsvi.objectives import check_input
 from bsvi.refine import PAPER_BATCH
 from bsvi.runs.store import Part, Record
@@ -243,20 +243,11 @@ def _parameters(model: Model) -> list[nn.Parameter]:
 @contextmanager
 def evaluation_mode(model: Model) -> Iterator[None]:
     """Evaluation mode and no parameter gradients within; every module and parameter as it was afterwards."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    modes = [module.training for module in modules]
-    trained = [p for p in _parameters(model) if p.requires_grad and p.is_leaf]
-    try:
-        if isinstance(model, nn.Module):
-            model.eval()
-        for parameter in trained:
-            parameter.requires_grad_(False)  # SVI asks for lambda's gradient alone: less to keep, less to compute
+    with (
+        in_eval_mode(model),
+        frozen(trainable(model)),
+    ):  # SVI asks for lambda's gradient alone: less to keep, less to compute
         yield
-    finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
-        for parameter in trained:
-            parameter.requires_grad_(True)
 
 
 def describe_model(model: Model, **others: Any) -> dict[str, Any]:

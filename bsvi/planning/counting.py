@@ -12,7 +12,7 @@ from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.draws import encode, weigh
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import Experiment
-from bsvi.model import VAE
+from bsvi.model import VAE, in_eval_mode
 from bsvi.objectives import Objective
 from bsvi.planning.devices import Device, Kernel
 from bsvi.planning.pace import Pace, Passes, find_chunk
@@ -20,7 +20,6 @@ from bsvi.planning.plan import EVALUATION_BATCH, ImageCounts
 from bsvi.planning.tally import OperationCounter
 from bsvi.refine import SVI
 from bsvi.theta import AllDraws, Recomputed
-from bsvi.training.validation import in_eval_mode
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ The best is the one of the present model, then of the most images, then of the l
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,11 @@ def keep_scores(folder: Path, split: str, entry: Entry, arrays: bytes) -> tuple[
 
     Numbers of AIS, of further estimators and of a certificate that the same result had already, of as many images or more, stay.
     """
+    with _alone(folder):
+        return _keep_scores(folder, split, entry, arrays)
+
+
+def _keep_scores(folder: Path, split: str, entry: Entry, arrays: bytes) -> tuple[Path, Entry]:
     own = folder / make_name("evaluation", split, entry)
     earlier = _read_if_whole(own)
     entry = _with_earlier(entry, earlier, ("ais", "certificate"))
@@ -57,6 +64,11 @@ def _with_earlier(entry: Entry, earlier: Entry, names: tuple[str, ...]) -> Entry
 
 def keep_gap(folder: Path, entry: Entry) -> tuple[Path, Entry]:
     """Keep one ``bsvi gap`` of the test images; returns its file, and the best entry, which gap.json now has."""
+    with _alone(folder):
+        return _keep_gap(folder, entry)
+
+
+def _keep_gap(folder: Path, entry: Entry) -> tuple[Path, Entry]:
     own, best = folder / make_name("gap", "test", entry), folder / "gap.json"
     _write(own, entry)
     known = read_entry(best)
@@ -119,6 +131,21 @@ def read_entry(path: Path) -> Entry:
     if not isinstance(value, dict):
         raise ValueError(f"{printable(path)} is damaged (it is no JSON object); remove it and evaluate again")
     return value
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Within this context no other process keeps a result in this folder: what one reads and writes back, the other would lose.
+
+    Where the file system has no locks it is as without this.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)  # which gives the lock back
 
 
 def _read_if_whole(path: Path) -> Entry:

@@ -46,6 +46,15 @@ class WholeBatchMode(TorchFunctionMode):
         super().__init__()
         self.part, self.axis = part, axis
 
+    @contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Within this context the mode is not entered."""
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is functional.batch_norm:
@@ -150,13 +159,8 @@ class SharedModel:
     def log_lik(self, x: Nested, z: Tensor) -> Tensor:
         if self.inside is None:
             return self.model.log_lik(x, z)
-        self.inside.__exit__(
-            None, None, None
-        )  # a decoder has no noise, and may be compiled, which the mode would break
-        try:
+        with self.inside.suspend():  # a decoder has no noise, and may be compiled, which the mode would break
             return self.model.log_lik(x, z)
-        finally:
-            self.inside.__enter__()
 
     def kl(self, q: Proposal, x: Nested = None) -> Tensor | None:
         return closed_form_kl(self.model, q.q, x)

@@ -1,13 +1,11 @@
 """A look at the validation images: the method's own bound, always with the same noise, in eval mode."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 
 from bsvi.examples import Pick, count, unpack
+from bsvi.model import in_eval_mode
 from bsvi.objectives import BadInput, Objective
 from bsvi.system.signals import Signals
 from bsvi.training.health import ALONE, check_batch
@@ -52,15 +50,3 @@ def validate(
             "there are no validation batches; give a list or a function that can be read again, or valid=None"
         )
     return team.sum_over_processes(total) / examples, first
-
-
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Within this context the model is in eval mode; afterwards each of its parts is as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

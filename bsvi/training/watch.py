@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from bsvi.model import in_eval_mode
 from bsvi.system.files import make_folder
 from bsvi.system.terminal import open_console
 from bsvi.training.loop import Watcher
-from bsvi.training.validation import in_eval_mode
 
 SHOWN = ("bound", "svi_0", "svi_k", "bsvi_k", "kl")
 CURVES = {  # the paper's training curves, Fig. 6

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -156,3 +158,22 @@ def test_the_report_takes_the_best_result_and_says_which(run, tmp_path):
     evaluate(run, 2, 2)
     assert cli.main(["report", str(run), "-o", str(tmp_path / "report")]) == 0
     assert "test: 30 images, k = 4, the best of 2" in (tmp_path / "report/tables/digits-runs.md").read_text()
+
+
+def keep_one(folder, split, barrier):
+    barrier.wait()
+    results.keep_scores(folder, split, {"k": 5, "examples": 3, "checkpoint_step": 1}, b"")
+
+
+def test_evaluations_that_end_at_once_are_all_in_scores_json(tmp_path, monkeypatch):
+    """Each reads the file and writes it back with its own split; slow writing makes them meet every time."""
+    write = results._write
+    monkeypatch.setattr(results, "_write", lambda *words: (time.sleep(0.02), write(*words)))
+    splits = [f"split{i}" for i in range(4)]
+    barrier = threading.Barrier(len(splits))
+    threads = [threading.Thread(target=keep_one, args=(tmp_path, split, barrier)) for split in splits]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results.read_entry(tmp_path / "scores.json")) == splits

@@ -77,6 +77,13 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(capsys):
     assert err.startswith("bsvi bench: unknown fast; variants are port") and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("flag", ["--methods", "--variants"])
+def test_memory_of_an_unknown_method_or_variant_is_one_line(capsys, flag):
+    assert command.main(["memory", flag, "nonsense"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("bsvi bench: unknown nonsense; variants are port") and err.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_every_benchmark_prints_a_table_and_writes_json(tmp_path, capsys):
     for arguments in (["sampling"], ["sizes"], ["memory", "--batch", "2"]):

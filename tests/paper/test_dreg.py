@@ -1,4 +1,4 @@
-"""STL and DReG: the same mean gradient for phi as the bound's own, with less noise (MATHS of Roeder et al. and Tucker et al.).
+"""STL and DReG: the same mean gradient for phi as the bound's own, with less noise (Roeder et al. and Tucker et al.).
 
 Each Monte-Carlo comparison has 4 coordinates and a limit of 5.6 standard errors: a false alarm below 1e-7.
 """

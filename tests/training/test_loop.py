@@ -11,13 +11,14 @@ from torch import nn
 
 import bsvi
 from bsvi.data.batches import Batch
+from bsvi.model import in_eval_mode
 from bsvi.runs.checkpoint import pack, unpack
 from bsvi.runs.folder import Run
 from bsvi.training.health import NotFinite
 from bsvi.training.loop import Watcher, anneal_beta
 from bsvi.training.state import ValidationHistory
 from bsvi.training.streams import start_at
-from bsvi.training.validation import VALIDATION_SEED, in_eval_mode, validate
+from bsvi.training.validation import VALIDATION_SEED, validate
 from tests.oracles import being_tried
 from tests.training.small import VALID, Decoder, batches, make, settings
 
