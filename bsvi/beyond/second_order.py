@@ -46,9 +46,10 @@ def run_again_in_backward(
     Args:
         parameters: all that the step depends on besides lambda and state.
     """
-    kind: list[type] = []
-    z, log_lik, log_w, following, state, gradient = _Again.apply(take, i, kind, lambda_, state, *parameters)
-    return kind[0](z.detach(), log_lik.detach(), log_w), following, state, gradient.detach()
+    kind: list[Any] = []
+    *parts, following, state, gradient = _Again.apply(take, i, kind, lambda_, state, *parameters)
+    weighed = kind[0](*parts)
+    return weighed.detach()._replace(log_w=weighed.log_w), following, state, gradient.detach()
 
 
 class _Again(torch.autograd.Function):

@@ -24,7 +24,7 @@ def make(method="bsvi-pi", seed=0, k=2):
     """Model and objective, the same for the same seed."""
     torch.manual_seed(seed)
     encoder = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4))
-    return bsvi.VAE(encoder, Decoder()), bsvi.objective(method, k=k)
+    return bsvi.VAE(encoder, Decoder()), bsvi.objective(method, k=k, width=4)
 
 
 def batches(count=5, size=8, seed=1):

@@ -64,6 +64,11 @@ CASES = {
     "several resampled": {"method": "bsvi-sir", "resampled": 4},
     "recomputed": {"method": "bsvi-pi", "recompute": True},
     "IWAE recomputed": {"method": "iwae", "recompute": True},
+    "DReG": {"method": "iwae-dreg"},
+    "end to end": {"method": "bsvi-e2e", "width": 4},
+    "end to end, made again in backward": {"method": "bsvi-e2e", "width": 4, "recompute": True},
+    "end to end, by differences": {"method": "sa-vae", "finite_difference": True},
+    "iterative": {"method": "iterative-bsvi", "width": 4},
 }
 
 

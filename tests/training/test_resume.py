@@ -56,7 +56,9 @@ def through(folder, method="bsvi-pi"):
     return state_of(folder), result, model
 
 
-@pytest.mark.parametrize("method", ["vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi"])
+@pytest.mark.parametrize(
+    "method", ["vae", "iwae", "svi", "bsvi", "bsvi-ds", "bsvi-pi", "bsvi-sir", "bsvi-sir-pi", "bsvi-e2e", "iterative"]
+)
 def test_a_signal_at_any_step_changes_nothing_in_the_end(tmp_path, method):
     expected, result, model = through(tmp_path / "whole", method)
     for at in (0, 1, 3, 6, 13, 19) if method == "bsvi-pi" else (9,):  # mid-averaging, before a look, on the last step
