@@ -164,11 +164,8 @@ def weigh_draw(model: Model, x: Nested, drawn: Draw, beta: float = 1.0, recomput
 def slopes_of(model: Model, x: Nested, lambda_: Tensor, samples: int) -> Slopes | None:
     """The model's own derivatives (``VAE.slopes``) for ``samples`` draws of each example, where it and its family offer them."""
     offered = getattr(model, "slopes", None)
-    if (
-        offered is None
-        or torch.is_autocast_enabled(lambda_.device.type)
-        or pull_back(posterior(model, lambda_, x)) is None
-    ):
+    reduced = any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+    if offered is None or reduced or pull_back(posterior(model, lambda_, x)) is None:
         return None
     return offered(repeat(x, samples))
 

@@ -141,3 +141,9 @@ def test_under_autocast_and_for_closed_form_steps_autograd_is_used(monkeypatch):
     )
     monkeypatch.setattr(MLPDecoder, "slopes", lambda self, x: pytest.fail("not for the closed form"))
     bsvi.objective("bsvi-sir", k=2, svi=bsvi.SVI(closed_form_kl=True))(model, x)
+
+
+def test_steps_by_hand_run_on_the_meta_device_where_they_are_counted():
+    model, x = make(dtype=torch.float32).to("meta"), torch.empty(7, 1, 4, 6, device="meta")
+    steps = [*bsvi.SVI(steps=2).walk(model, x, model.encode(x))]
+    assert [step.weighed.log_w.shape for step in steps] == [(1, 7)] * 3 and steps[0].gradient.is_meta
