@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributions import Normal
 
 import bsvi
+from bsvi.adapters.from_scvi import ScviVAE
 from tests.adapters.linear import Linear, agree
 
 scvi = pytest.importorskip("scvi", reason="needs scvi-tools; ./run test-adapters has it")
@@ -145,7 +146,7 @@ def test_the_likelihood_of_a_linear_model_with_a_latent_library_size_is_exact():
     module.l_encoder = Exact(linear, slice(2, 3), shift, scale)
     module.decoder = Straight(linear, shift, scale)
     x = {"X": linear.x, "batch": torch.zeros(20, 1).long(), "labels": torch.zeros(20, 1).long()}
-    model = bsvi.adapters.from_scvi.ScviVAE(module)
+    model = ScviVAE(module)
     scores = bsvi.evaluate(model, [x], k=1, iwae=20)
     assert torch.allclose(torch.from_numpy(scores.iwae[20].per_example), linear.log_p(), atol=2e-4)
     assert not scores.warnings or "generator" not in " ".join(scores.warnings)
