@@ -20,9 +20,17 @@ def giwae(log_w: Float[Tensor, "draws batch"], log_pi: Float[Tensor, " draws"]) 
     With ``pi = (0, ..., 0, 1)`` it is the SVI bound, with independent draws of one q IWAE, with one draw the ELBO.
     A weight of zero (``log_w = -inf``) keeps its share pi_i, so the bound stays valid.
 
-    >>> log_w = torch.tensor([[0.0], [2.0]])
-    >>> giwae(log_w, torch.tensor([0.5, 0.5]).log()).item()  # ln((1 + e^2) / 2)
-    1.433780...
+    Args:
+        log_w: ln w_i of each draw and example
+        log_pi: ln pi_i of each draw
+
+    Returns:
+        The bound of each example, in nats.
+
+    Example:
+        >>> log_w = torch.tensor([[0.0], [2.0]])
+        >>> giwae(log_w, torch.tensor([0.5, 0.5]).log()).item()  # ln((1 + e^2) / 2)
+        1.433780...
     """
     return torch.logsumexp(log_pi[:, None] + log_w, dim=0)
 
@@ -50,8 +58,16 @@ def responsibilities(
     They are also the derivative of ``giwae`` with respect to ``ln w_i``, which is how the Lemma comes about.
     Where all weights of an example are zero there is nothing to prefer, and r is pi.
 
-    >>> responsibilities(torch.tensor([[0.0], [2.0]]), torch.tensor([0.5, 0.5]).log()).flatten()
-    tensor([0.1192, 0.8808])
+    Args:
+        log_w: ln w_i of each draw and example
+        log_pi: ln pi_i of each draw
+
+    Returns:
+        r_i of each draw and example; over the draws they sum to 1.
+
+    Example:
+        >>> responsibilities(torch.tensor([[0.0], [2.0]]), torch.tensor([0.5, 0.5]).log()).flatten()
+        tensor([0.1192, 0.8808])
     """
     r = torch.softmax(log_pi[:, None] + log_w, dim=0)
     return torch.where(torch.isnan(r), log_pi.exp()[:, None], r)

@@ -59,8 +59,15 @@ class Learned(nn.Module):
 def buffer_weight_average(log_pi: Float[Tensor, " draws"]) -> float:
     """E_pi[i] / k, where in the buffer pi looks: 0 is the encoder's proposal, 1 is the last one (Fig. 6c).
 
-    >>> buffer_weight_average(Uniform()(10))
-    0.5
+    Args:
+        log_pi: ln pi_i of each draw
+
+    Returns:
+        A number between 0 and 1.
+
+    Example:
+        >>> buffer_weight_average(Uniform()(10))
+        0.5
     """
     index = torch.linspace(0.0, 1.0, len(log_pi), dtype=torch.float64, device=log_pi.device)
     return round(float((log_pi.detach().double().exp() * index).sum()), 12)

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from torch.utils.checkpoint import checkpoint
 
 from bsvi.examples import Nested, count, repeat, take
-from bsvi.model import Model, Shape, call_with_x, frozen, trainable
+from bsvi.model import Model, Shape, call_with_x, find_trainable, freeze
 
 T = TypeVar("T")
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]  # of z: ln p(x|z), its slope, ln p(z), its slope
@@ -23,7 +23,7 @@ REDUCED = (torch.float16, torch.bfloat16)
 
 
 @runtime_checkable
-class Stream(Protocol):
+class NoiseSource(Protocol):
     """Where a ``Proposal`` takes its noise from."""
 
     def draw(self, sampler: Callable[[], T], rows: int) -> T:
@@ -199,7 +199,7 @@ def without_zero_weights(
     row = torch.where(bad.flatten(), (~bad).flatten().long().argmax(), row)  # a row that has weight
     z, lambda_ = weighed.z.flatten(0, 1)[row], (lambda_.detach() if path_alone else lambda_)[row % batch]
     rows = take(x, row % batch)
-    with full_precision(), frozen(trainable(model) if path_alone else []):
+    with full_precision(), freeze(find_trainable(model) if path_alone else []):
         log_q = call_with_x(model.posterior, lambda_, rows).log_prob(z)
     again = weigh_draw(model, rows, Draw(z[None], log_q[None]), beta)
     log_w = torch.where(bad, weighed.log_w.detach(), again.log_w.view(samples, batch))
@@ -218,7 +218,7 @@ class Proposal(Distribution):
 
     arg_constraints = {}  # noqa: RUF012 (torch's own attribute)
 
-    def __init__(self, q: Distribution, stream: Stream) -> None:
+    def __init__(self, q: Distribution, stream: NoiseSource) -> None:
         self.q, self.stream, self.has_rsample, self.blocks = q, stream, q.has_rsample, getattr(q, "blocks", 1)
         super().__init__(q.batch_shape, q.event_shape, validate_args=False)
 

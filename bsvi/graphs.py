@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bsvi.draws import Draw, Slopes, Weighed, weigh_by_hand, weigh_draw
 from bsvi.examples import Nested, tensors
-from bsvi.model import Model, frozen, reached, trainable
+from bsvi.model import Model, find_reached_parameters, find_trainable, freeze
 
 
 class Graphs:
@@ -37,7 +37,7 @@ class Graphs:
         self.slopes = slopes
         self.attach = attach if torch.is_grad_enabled() else 0
         self.kept = self.attach > 0
-        self.theta = trainable(model)
+        self.theta = find_trainable(model)
 
     def keeps(self, i: int) -> bool:
         """Whether the graph of proposal ``i`` stays."""
@@ -50,9 +50,9 @@ class Graphs:
     def weigh(self, i: int, drawn: Draw, steers: bool) -> Weighed:
         """The weights of proposal ``i`` (Alg. 1, l.7): with a graph to z if the draw ``steers``, and to theta if it stays."""
         first = i == 0 and self.keeps(i)
-        with GraphSize(first and self.budget < math.inf, held_once(self.model, self.x)) as size:
+        with GraphSize(first and self.budget < math.inf, list_shared_tensors(self.model, self.x)) as size:
             weighed = self.weigh_apart(drawn, steers, self.keeps(i))
-        if first and all(leaf is weighed.z for leaf in reached(self.model, weighed.log_w)):
+        if first and all(leaf is weighed.z for leaf in find_reached_parameters(self.model, weighed.log_w)):
             self.attach = 0  # a decoder without parameters to train: nothing to keep
         elif first and self.attach * size.bytes > self.budget:
             self.attach, self.kept = 0, False
@@ -66,7 +66,7 @@ class Graphs:
         if self.slopes is not None and steers and not keep:
             return weigh_by_hand(drawn, self.slopes, self.beta)
         z = drawn.z.detach().requires_grad_(steers)
-        with frozen([] if keep else self.theta), torch.set_grad_enabled(steers or keep):
+        with freeze([] if keep else self.theta), torch.set_grad_enabled(steers or keep):
             return weigh_draw(self.model, self.x, Draw(z, drawn.log_q.detach()), self.beta)
 
 
@@ -98,7 +98,7 @@ class GraphSize:
         self._hooks.__exit__(*error)
 
 
-def held_once(model: object, x: Nested) -> Iterator[Tensor]:
+def list_shared_tensors(model: object, x: Nested) -> Iterator[Tensor]:
     """What the graphs of all draws hold in common: the batch, the parameters and the buffers."""
     yield from (tensor for _, tensor in tensors(x))
     for name in ("parameters", "buffers"):

@@ -227,15 +227,15 @@ def uses_x(model: object) -> bool:
     return any(takes_x(getattr(model, name, None)) for name in ("posterior", "log_prior", "kl"))
 
 
-def trainable(model: object) -> list[Tensor]:
+def find_trainable(model: object) -> list[Tensor]:
     """The model's parameters that want a gradient; none for a model that is no module."""
     parameters = getattr(model, "parameters", None)
     return [p for p in parameters() if p.requires_grad] if callable(parameters) else []
 
 
-def reached(model: object, *values: Tensor) -> list[Tensor]:
+def find_reached_parameters(model: object, *values: Tensor) -> list[Tensor]:
     """The parameters that the graph of ``values`` leads to: the model's, or all leaves if it does not list any."""
-    made = {p.grad_fn: p for p in trainable(model) if p.grad_fn is not None}  # parameters that are no leaves
+    made = {p.grad_fn: p for p in find_trainable(model) if p.grad_fn is not None}  # parameters that are no leaves
     found: dict[int, Tensor] = {id(value): value for value in values if value.requires_grad and value.is_leaf}
     nodes = [value.grad_fn for value in values if value.grad_fn is not None]
     seen = set(nodes)
@@ -248,12 +248,12 @@ def reached(model: object, *values: Tensor) -> list[Tensor]:
         fresh = {below for below, _ in node.next_functions if below is not None} - seen
         seen |= fresh
         nodes += fresh
-    known = {id(p) for p in trainable(model)}
+    known = {id(p) for p in find_trainable(model)}
     return [leaf for key, leaf in found.items() if key in known or not known]
 
 
 @contextmanager
-def frozen(parameters: list[Tensor]) -> Iterator[None]:
+def freeze(parameters: list[Tensor]) -> Iterator[None]:
     """Within this context the parameters want no gradient: for steps that need lambda's alone.
 
     Eager autograd leaves out by itself what nobody asks for, but a compiled decoder computes every gradient that is wanted.

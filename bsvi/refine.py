@@ -26,7 +26,7 @@ from bsvi.draws import (
 )
 from bsvi.examples import Nested
 from bsvi.graphs import Graphs
-from bsvi.model import Model, reached
+from bsvi.model import Model, find_reached_parameters
 from bsvi.trajectory import Buffer, Trajectory
 
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
@@ -215,7 +215,7 @@ class SVI:
                     steering = draw(q, samples, batch)
                 steered = graphs.weigh_apart(steering, steers=True)
             apart = i == 0 and training and not graphs.by_hand(i)
-            own = [p for p in reached(model, *steering) if p is not lambda_] if apart else []
+            own = [p for p in find_reached_parameters(model, *steering) if p is not lambda_] if apart else []
             retain = graphs.keeps(i) and not self.double_sampling
             g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta, retain)  # l.8
             shown = weighed if graphs.keeps(i) else weighed.detach()

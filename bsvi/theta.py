@@ -15,7 +15,7 @@ from torch import Tensor
 from bsvi.bounds import Bound, derivative
 from bsvi.draws import any_true, log_likelihood, log_prior
 from bsvi.examples import Nested, repeat, take
-from bsvi.model import Model, reached
+from bsvi.model import Model, find_reached_parameters
 from bsvi.trajectory import Trajectory
 
 
@@ -38,17 +38,17 @@ class ThetaRule:
         torch.clear_autocast_cache()  # its copies of the parameters may be without a graph
         term = self(model, x, beta, trajectory, derivative(bound, trajectory.log_w, log_pi))
         rows = len(trajectory.log_w)
-        return term, self.decoder_calls(rows) or self.taught_by(rows, trajectory.samples)
+        return term, self.decoder_calls(rows) or self.count_taught(rows, trajectory.samples)
 
     def __call__(self, model: Model, x: Nested, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
         """Theta's gradient as a term of value zero; called where no graph was kept: by default it is recomputed.
 
         ``r`` (draws, batch) is the bound's derivative with respect to ln w_i: the responsibilities, for giwae.
         """
-        rows = self.taught_by(len(r), trajectory.samples)
-        return recomputed(model, x, beta, trajectory.z[-rows:], r[-rows:])
+        rows = self.count_taught(len(r), trajectory.samples)
+        return recompute_term(model, x, beta, trajectory.z[-rows:], r[-rows:])
 
-    def taught_by(self, rows: int, samples: int) -> int:
+    def count_taught(self, rows: int, samples: int) -> int:
         """Of how many of the last of ``rows`` draws the gradient is recomputed, at one pass of the decoder each."""
         return rows if self.attach is None else min(rows, self.attach * samples)
 
@@ -110,19 +110,19 @@ class Recomputed(ThetaRule):
             raise ValueError(f"recomputing needs chunks of at least 1 draw, got {self.chunk}")
 
     def __call__(self, model: Model, x: Nested, beta: float, trajectory: Trajectory, r: Tensor) -> Tensor | float:
-        return recomputed(model, x, beta, trajectory.z, r, self.chunk)
+        return recompute_term(model, x, beta, trajectory.z, r, self.chunk)
 
     def decoder_calls(self, rows: int) -> int:
         return rows
 
 
-def recomputed(model: Model, x: Nested, beta: float, z: Tensor, r: Tensor, chunk: int = 1) -> Tensor | float:
+def recompute_term(model: Model, x: Nested, beta: float, z: Tensor, r: Tensor, chunk: int = 1) -> Tensor | float:
     """Zero with the gradient sum_i r_i grad ln p(x, z_i), averaged over the batch; one chunk's graph is alive at a time."""
     x, z, _ = with_weight(x, z, r)
     total: dict[int, tuple[Tensor, Tensor]] = {}  # a parameter and its gradient
     for some, weight in zip(z.split(chunk), r.split(chunk), strict=True):
         value = (weight * log_p(model, repeat(x, len(some)), some.flatten(0, 1), beta).view(weight.shape)).sum()
-        theta = reached(model, value)
+        theta = find_reached_parameters(model, value)
         if not theta:  # a decoder without parameters to train
             return 0.0
         for p, g in zip(theta, torch.autograd.grad(value, theta), strict=True):

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -165,3 +166,71 @@ def test_what_the_tables_import_later_is_there():
     assert len(places) >= 10
     for module, name in places:
         assert callable(getattr(importlib.import_module(module), name)), f"{module}:{name}"
+
+
+CLASSES = [
+    (path, node.name)
+    for path in sorted(ROOT.rglob("*.py"))
+    for node in ast.parse(path.read_text()).body
+    if isinstance(node, ast.ClassDef)
+]
+
+
+def test_the_name_of_a_class_means_one_thing():
+    names = [name for _, name in CLASSES]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+PARTICIPLES = ("told", "heard", "walked", "judged", "priced", "drawn", "found", "held", "moved", "taught_by", "trouble")
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_are_not_named_by_participles(path):
+    """They say what they do: `walk`, not `walked`. A function that answers yes or no may begin with is_ or has_."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            assert node.name.strip("_") not in PARTICIPLES, f"line {node.lineno}: {node.name}"
+
+
+LONG = {  # files to be divided yet, with the lines that they may have
+    "adapters/distributions.py": 290,
+    "adapters/from_pyro.py": 290,
+    "beyond/end_to_end.py": 270,
+    "checks/identity.py": 270,
+    "commands/evaluate.py": 310,
+    "commands/plan.py": 270,
+    "draws.py": 290,
+    "evaluation/ais.py": 310,
+    "evaluation/evaluate.py": 280,
+    "evaluation/passes.py": 300,
+    "evaluation/refine_anneal.py": 290,
+    "evaluation/scores.py": 270,
+    "experiments/config.py": 300,
+    "model.py": 280,
+    "refine.py": 310,
+    "report/experiments.py": 270,
+    "report/tables.py": 290,
+    "runs/folder.py": 290,
+}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_short(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= LONG.get(path.relative_to(ROOT).as_posix(), 250), f"{lines} lines; divide it"
+
+
+SECTIONS = ("Args:", "Returns:", "Example:")
+
+
+@pytest.mark.parametrize("name", [name for name in bsvi.__all__ if inspect.isfunction(getattr(bsvi, name))])
+def test_public_functions_have_one_form_of_docstring(name):
+    """A summary line, the formula, then Args, Returns and Example, in this order; every name of Args is a parameter."""
+    function = getattr(bsvi, name)
+    lines = inspect.getdoc(function).splitlines()
+    found = [line for line in lines if line in SECTIONS]
+    assert found == list(SECTIONS), f"{name}: {found}"
+    assert lines[0].endswith(".") and (len(lines) == 1 or not lines[1])
+    args = lines[lines.index("Args:") + 1 : lines.index("Returns:")]
+    named = {line.split(":")[0].strip() for line in args if line.startswith("    ") and line[4] not in " "}
+    assert named and named <= set(inspect.signature(function).parameters), f"{name}: {named}"

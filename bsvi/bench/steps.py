@@ -15,7 +15,7 @@ Freeze = Callable[[nn.Module], AbstractContextManager[None]]
 
 def freeze(module: nn.Module) -> AbstractContextManager[None]:
     """Refinement needs the gradient of z alone: without this a compiled decoder would compute theta's at every step."""
-    return model.frozen(model.trainable(module))
+    return model.freeze(model.find_trainable(module))
 
 
 def leave_unfrozen(module: nn.Module) -> AbstractContextManager[None]:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from bsvi.draws import Draw, full_precision
 from bsvi.examples import Nested
-from bsvi.model import Model, call_with_x, frozen, trainable
+from bsvi.model import Model, call_with_x, find_trainable, freeze
 
 
 def path_alone(model: Model, x: Nested, lambda_: Tensor, drawn: Draw) -> Draw:
     """The draws with a ln q that reaches phi through z alone: the score of q, whose mean is zero, is left out."""
-    with frozen(trainable(model)), full_precision():
+    with freeze(find_trainable(model)), full_precision():
         return Draw(drawn.z, call_with_x(model.posterior, lambda_.detach(), x).log_prob(drawn.z))
 
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bsvi.beyond.second_order import Noise, gradient_by_differences, run_again_in_backward
+from bsvi.beyond.second_order import FixedNoise, gradient_by_differences, run_again_in_backward
 from bsvi.beyond.updates import Rates
 from bsvi.draws import Weighed, closed_form_kl, draw, encode, posterior, weigh_draw, without_zero_weights
 from bsvi.examples import Nested
-from bsvi.graphs import GraphSize, held_once
-from bsvi.model import Model, frozen, reached, trainable
+from bsvi.graphs import GraphSize, list_shared_tensors
+from bsvi.model import Model, find_reached_parameters, find_trainable, freeze
 from bsvi.refine import SVI, Refined, finite
 from bsvi.trajectory import Buffer
 
@@ -75,7 +75,7 @@ class EndToEnd(nn.Module):
     ) -> Refined:
         lambda_0 = encode(model, x)
         start = lambda_0 if self.encoder else lambda_0.detach()
-        theta = trainable(model) if attach == 0 else []  # to freeze, where theta's rule gives it another gradient
+        theta = find_trainable(model) if attach == 0 else []  # to freeze, where theta's rule gives it another gradient
         buffer, slope = self.unroll(model, x, start, beta, theta, budget)
         phi = torch.zeros(len(lambda_0), dtype=torch.float64, device=lambda_0.device)
         if not self.encoder:
@@ -95,7 +95,7 @@ class EndToEnd(nn.Module):
             return self.take(i, model, x, lambda_, state, beta, theta)
 
         for i in range(steps + 1):
-            with GraphSize(i == 0 and training and budget < math.inf, held_once(model, x)) as size:
+            with GraphSize(i == 0 and training and budget < math.inf, list_shared_tensors(model, x)) as size:
                 taken = (
                     Taken(*run_again_in_backward(take, i, lambda_, state, parameters))
                     if recompute
@@ -104,7 +104,10 @@ class EndToEnd(nn.Module):
             if i == 0:
                 slope, recompute = taken.gradient, (steps + 1) * size.bytes > budget
                 if recompute:
-                    parameters = [*reached(model, taken.weighed.log_w, taken.lambda_), *self.update.parameters()]
+                    parameters = [
+                        *find_reached_parameters(model, taken.weighed.log_w, taken.lambda_),
+                        *self.update.parameters(),
+                    ]
             buffer.add(lambda_, taken.weighed)
             lambda_, state = taken.lambda_, taken.state
         return buffer, slope
@@ -116,29 +119,31 @@ class EndToEnd(nn.Module):
         training, svi = torch.is_grad_enabled(), self.svi
         if i == svi.steps:
             drawn = draw(posterior(model, lambda_, x), svi.samples, len(lambda_))
-            with frozen(theta):
+            with freeze(theta):
                 weighed = without_zero_weights(model, x, lambda_, weigh_draw(model, x, drawn, beta), beta)
             return Taken(weighed, lambda_, state, torch.zeros_like(lambda_))
         twice = training and self.second_order and not self.finite_difference
         with torch.enable_grad(), uncompiled() if twice else nullcontext():
             at = lambda_ if lambda_.requires_grad and training else lambda_.detach().requires_grad_()
             q = posterior(model, at, x)
-            frozen_now = theta if training else trainable(model)
+            frozen_now = theta if training else find_trainable(model)
 
             def steer(at: Tensor, q: Any = None) -> tuple[Weighed, Tensor]:
                 q = posterior(model, at, x) if q is None else q
                 drawn = draw(q, svi.samples, len(lambda_))
-                with frozen(frozen_now):
+                with freeze(frozen_now):
                     weighed = without_zero_weights(model, x, at, weigh_draw(model, x, drawn, beta), beta)
                 return weighed, self.value(model, x, q, weighed, beta)
 
-            noise = Noise(lambda_.device) if training and self.second_order and self.finite_difference else None
+            noise = FixedNoise(lambda_.device) if training and self.second_order and self.finite_difference else None
             weighed, value = steer(at, q)
             if svi.double_sampling:  # section 4.2: another draw makes the step
-                noise = None if noise is None else Noise(lambda_.device)
+                noise = None if noise is None else FixedNoise(lambda_.device)
                 value = steer(at, q)[1]
             if noise is not None:
-                g = gradient_by_differences(lambda at: steer(at)[1], noise, value, at, reached(model, value))
+                g = gradient_by_differences(
+                    lambda at: steer(at)[1], noise, value, at, find_reached_parameters(model, value)
+                )
             else:
                 g = gradient(value, at, twice, training)
             if twice and not self.tried:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class Noise:
+class FixedNoise:
     """The random state and the precision at one moment; within this context they are as they were then, afterwards as before."""
 
     def __init__(self, device: torch.device) -> None:
@@ -24,7 +24,7 @@ class Noise:
         if states[1:]:
             torch.cuda.set_rng_state(states[1], self.device)
 
-    def __enter__(self) -> "Noise":
+    def __enter__(self) -> "FixedNoise":
         self.before = self.now(self.device)
         self.contexts = [torch.autocast(kind, dtype, on) for kind, (on, dtype) in self.autocast.items() if on]
         for context in self.contexts:
@@ -57,7 +57,7 @@ class _Again(torch.autograd.Function):
     def forward(
         ctx: Any, take: Any, i: int, kind: list[type], lambda_: Tensor, state: Tensor, *parameters: Tensor
     ) -> Any:
-        ctx.take, ctx.i, ctx.noise = take, i, Noise(lambda_.device)
+        ctx.take, ctx.i, ctx.noise = take, i, FixedNoise(lambda_.device)
         ctx.save_for_backward(lambda_, state, *parameters)
         ctx.set_materialize_grads(False)
         weighed, following, state, gradient = take(i, lambda_, state)  # forward runs without a graph
@@ -80,7 +80,7 @@ class _Again(torch.autograd.Function):
 
 
 def gradient_by_differences(
-    value_at: Callable[[Tensor], Tensor], noise: Noise, value: Tensor, at: Tensor, parameters: list[Tensor]
+    value_at: Callable[[Tensor], Tensor], noise: FixedNoise, value: Tensor, at: Tensor, parameters: list[Tensor]
 ) -> Tensor:
     """g = d value / d lambda, whose own derivative is taken from central differences of gradients (Kim et al. 2018).
 
@@ -98,7 +98,7 @@ def gradient_by_differences(
 
 class _Differences(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value_at: Any, noise: Noise, g: Tensor, at: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, value_at: Any, noise: FixedNoise, g: Tensor, at: Tensor, *parameters: Tensor) -> Tensor:
         ctx.value_at, ctx.noise = value_at, noise
         ctx.save_for_backward(at, *parameters)
         return g.clone()

@@ -88,20 +88,26 @@ def ais(
 ) -> Annealed:
     """ln p(x) of every example by ``chains`` annealed chains; batches, batch, ids, store and progress as in ``evaluate``.
 
-    temperatures  intermediate distributions, on a sigmoid schedule: more of them, a tighter bound
-    leapfrog      gradient steps per move; one move per temperature
-    prior         the distribution of one z, to draw from; found by itself for a unit Gaussian and for VAE(prior=...);
-                  or a function of x that returns one for each example, of batch shape (batch,)
-    reverse       a function of (x, chains) that returns exact samples of p(z|x), (chains, batch, latent): upper bound
-    pilots        extra chains that choose the step size of each temperature, for each example, and are then thrown away:
-                  a step size taken from the weighed chains' own past would bias their weights
-    chunk         chains per decoder call; no number depends on it
+    Args:
+        temperatures: intermediate distributions, on a sigmoid schedule: more of them, a tighter bound
+        leapfrog: gradient steps per move; one move per temperature
+        prior: the distribution of one z, to draw from; found by itself for a unit Gaussian and for VAE(prior=...);
+            or a function of x that returns one for each example, of batch shape (batch,)
+        reverse: a function of (x, chains) that returns exact samples of p(z|x), (chains, batch, latent): upper
+            bound
+        pilots: extra chains that choose the step size of each temperature, for each example, and are then thrown
+            away: a step size taken from the weighed chains' own past would bias their weights
+        chunk: chains per decoder call; no number depends on it
 
-    >>> from bsvi import VAE
-    >>> normal = lambda x, z: -0.5 * ((x - z).square() + math.log(2 * math.pi)).sum(-1)
-    >>> annealed = ais(VAE(torch.nn.Linear(1, 2), normal), torch.zeros(2, 1), chains=8, temperatures=20)
-    >>> abs(annealed.log_likelihood.mean - -0.5 * math.log(4 * math.pi)) < 0.1
-    True
+    Returns:
+        ``Annealed``: ``log_likelihood`` per example, and how the chains did.
+
+    Example:
+        >>> from bsvi import VAE
+        >>> normal = lambda x, z: -0.5 * ((x - z).square() + math.log(2 * math.pi)).sum(-1)
+        >>> annealed = ais(VAE(torch.nn.Linear(1, 2), normal), torch.zeros(2, 1), chains=8, temperatures=20)
+        >>> abs(annealed.log_likelihood.mean - -0.5 * math.log(4 * math.pi)) < 0.1
+        True
     """
     chains, leapfrog, pilots = (
         check_at_least_1("chains", chains),

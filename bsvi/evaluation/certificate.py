@@ -87,16 +87,22 @@ def certify(
 ) -> Certificate:
     """The gap of ``refine_anneal`` between its bounds from below and from above, on ``images`` drawn from the model.
 
-    like            a batch of examples, which say what x and z look like; no number depends on them
-    sample          ``sample(z)`` draws one x ~ p(x|z) for each row of z, with torch's own generator
-    passes, budget  as in ``refine_anneal``: the certificate is of the same estimate at the same cost
-    prior           the distribution of one z, to draw from; found by itself for a unit Gaussian and for VAE(prior=...)
-    batch_size      images drawn and judged at once: other images with another one
+    Args:
+        like: a batch of examples, which say what x and z look like; no number depends on them
+        sample: ``sample(z)`` draws one x ~ p(x|z) for each row of z, with torch's own generator
+        passes: as in ``refine_anneal``: the certificate is of the same estimate at the same cost
+        budget: as in ``refine_anneal``
+        prior: the distribution of one z, to draw from; found by itself for a unit Gaussian and for VAE(prior=...)
+        batch_size: images drawn and judged at once: other images with another one
 
-    >>> from bsvi import VAE
-    >>> model = VAE(torch.nn.Linear(1, 2), lambda x, z: -0.5 * ((x - z).square() + 1.837877).sum(-1))
-    >>> certify(model, torch.zeros(1, 1), lambda z: torch.normal(z, 1.0), images=20).gap.mean < 0.1
-    True
+    Returns:
+        The certificate: the gap per image, with its mean and error.
+
+    Example:
+        >>> from bsvi import VAE
+        >>> model = VAE(torch.nn.Linear(1, 2), lambda x, z: -0.5 * ((x - z).square() + 1.837877).sum(-1))
+        >>> certify(model, torch.zeros(1, 1), lambda z: torch.normal(z, 1.0), images=20).gap.mean < 0.1
+        True
     """
     images, passes, seed = check_at_least_1("images", images), check_at_least_1("passes", passes), whole("seed", seed)
     z, batches = draw_pairs(model, like, sample, images, seed, prior, check_at_least_1("batch_size", batch_size))

@@ -48,26 +48,33 @@ def evaluate(
 ) -> Scores:
     """Log-likelihood (BSVI-k, uniform pi), ELBO*, KL*, Reconstruction*, amortized ELBO and IWAE-n, per example.
 
-    batches     yields x: a tensor, or a nesting of dicts, tuples and lists of tensors (batch, ...); or objects with ``.x`` and
-                ``.ids``; or it is all examples at once, a tensor or a dict
-    batch, ids  functions that take x and its ids out of any other batch: ``batch=lambda b: b[0]`` for a loader of (x, y)
-    svi         how to refine; its ``steps`` are replaced by k
-    iwae        the numbers of draws n (or one), by default k, 2k, 3k, 4k, 5k; the first n draws of one sequence; () for none
-    chunk       draws per decoder call of the parts without gradients; no number depends on it
-    store       a file that keeps finished examples: run again after a kill, and it goes on
-    progress    called after every batch with the number of examples done; without it a terminal shows that number
-    estimators  further estimators of ln p(x): "refine-anneal", "ais"; their scores are in ``.estimates``
-    passes      of the decoder for one example, which refine-anneal may take
-    elbo_draws  draws of the last proposal over which Reconstruction* is averaged
-
     beta is 1, the model is in evaluation mode. Noise belongs to the example (seed, id), not to its place in a batch. A model that
     was trained end to end is given as ``WithRefinement(model, objective.refinement)``: lambda_0 is where its trained steps end.
 
-    >>> from bsvi import VAE
-    >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
-    >>> scores = evaluate(model, torch.zeros(6, 3), k=20)
-    >>> scores.log_likelihood.per_example.shape, list(scores.iwae), scores.elbo.mean <= scores.log_likelihood.mean
-    ((6,), [20, 40, 60, 80, 100], True)
+    Args:
+        batches: yields x: a tensor, or a nesting of dicts, tuples and lists of tensors (batch, ...); or objects
+            with ``.x`` and ``.ids``; or it is all examples at once, a tensor or a dict
+        batch: a function that takes x out of any other batch: ``batch=lambda b: b[0]`` for a loader of (x, y)
+        ids: a function that takes the ids out of it
+        svi: how to refine; its ``steps`` are replaced by k
+        iwae: the numbers of draws n (or one), by default k, 2k, 3k, 4k, 5k; the first n draws of one sequence; ()
+            for none
+        chunk: draws per decoder call of the parts without gradients; no number depends on it
+        store: a file that keeps finished examples: run again after a kill, and it goes on
+        progress: called after every batch with the number of examples done; without it a terminal shows that number
+        estimators: further estimators of ln p(x): "refine-anneal", "ais"; their scores are in ``.estimates``
+        passes: of the decoder for one example, which refine-anneal may take
+        elbo_draws: draws of the last proposal over which Reconstruction* is averaged
+
+    Returns:
+        ``Scores``: one number per example for each score, with means, errors and warnings.
+
+    Example:
+        >>> from bsvi import VAE
+        >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
+        >>> scores = evaluate(model, torch.zeros(6, 3), k=20)
+        >>> scores.log_likelihood.per_example.shape, list(scores.iwae), scores.elbo.mean <= scores.log_likelihood.mean
+        ((6,), [20, 40, 60, 80, 100], True)
     """
     k, seed, elbo_draws = check_at_least_1("k", k), whole("seed", seed), check_at_least_1("elbo_draws", elbo_draws)
     svi = replace(SVI() if svi is None else svi, steps=k)

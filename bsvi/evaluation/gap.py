@@ -177,19 +177,26 @@ def amortization_gap(
 ) -> Gap:
     """The gap of ln p(x) to the encoder's ELBO, divided into the family's part and the encoder's part.
 
-    steps   of optimisation from the encoder's q to the best q of each example; ``climb`` says how (Adam by default)
-    k       fresh draws of each q, from which its ELBO, and for ln p(x) IWAE-k, is taken
-    effort  what steps and k are where they are not given: 100 each for "quick", 500 for "default", 2000 for "thorough"
-    keep_lambda  add the best q's parameters to the columns, as lambda_0, lambda_1, ...
-
     Where no optimum found is better than the start (judged on draws of its own), the start is kept. ln p(x) comes from a
     third q, which a quarter as many steps fit to the bound itself. The other arguments are as in ``evaluate``.
 
-    >>> from bsvi import VAE
-    >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
-    >>> gap = amortization_gap(model, torch.ones(6, 3), steps=50, k=50)
-    >>> gap.amortization_gap.mean > 0, len(gap.worst(2))
-    (True, 2)
+    Args:
+        steps: of optimisation from the encoder's q to the best q of each example; ``climb`` says how (Adam by
+            default)
+        k: fresh draws of each q, from which its ELBO, and for ln p(x) IWAE-k, is taken
+        effort: what steps and k are where they are not given: 100 each for "quick", 500 for "default", 2000 for
+            "thorough"
+        keep_lambda: add the best q's parameters to the columns, as lambda_0, lambda_1, ...
+
+    Returns:
+        A ``Gap``: each part per example, in nats, with errors and warnings.
+
+    Example:
+        >>> from bsvi import VAE
+        >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
+        >>> gap = amortization_gap(model, torch.ones(6, 3), steps=50, k=50)
+        >>> gap.amortization_gap.mean > 0, len(gap.worst(2))
+        (True, 2)
     """
     if effort not in EFFORTS:
         raise ValueError(f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")

@@ -122,17 +122,25 @@ def refine_anneal(
 ) -> Annealed:
     """ln p(x) of every example by chains from a q that was refined first; data, store and progress as in ``evaluate``.
 
-    passes   of the decoder for one example, of which ``plan_budget`` makes the best: 1,000 cost as much as BSVI-500
-    budget   the numbers of steps, chains and temperatures themselves, in place of ``passes``
-    prior    the prior, where its support is bounded and the model does not say so; found by itself for VAE(prior=...)
-    reverse  a function of (x, chains) that returns exact samples of p(z|x), (chains, batch, latent): upper bound
-    chunk    chains per decoder call; no number depends on it
+    Args:
+        passes: of the decoder for one example, of which ``plan_budget`` makes the best: 1,000 cost as much as
+            BSVI-500
+        budget: the numbers of steps, chains and temperatures themselves, in place of ``passes``
+        prior: the prior, where its support is bounded and the model does not say so; found by itself for
+            VAE(prior=...)
+        reverse: a function of (x, chains) that returns exact samples of p(z|x), (chains, batch, latent): upper
+            bound
+        chunk: chains per decoder call; no number depends on it
 
-    >>> from bsvi import VAE
-    >>> normal = lambda x, z: -0.5 * ((x - z).square() + 1.837877).sum(-1)
-    >>> annealed = refine_anneal(VAE(torch.nn.Linear(1, 2), normal), torch.zeros(2, 1))
-    >>> abs(annealed.log_likelihood.mean - -1.265512) < 0.01
-    True
+    Returns:
+        ``Annealed``: ``log_likelihood`` per example, and how the chains did.
+
+    Example:
+        >>> from bsvi import VAE
+        >>> normal = lambda x, z: -0.5 * ((x - z).square() + 1.837877).sum(-1)
+        >>> annealed = refine_anneal(VAE(torch.nn.Linear(1, 2), normal), torch.zeros(2, 1))
+        >>> abs(annealed.log_likelihood.mean - -1.265512) < 0.01
+        True
     """
     passes, seed = check_at_least_1("passes", passes), whole("seed", seed)
     if chunk is not None:
@@ -158,7 +166,7 @@ def refine_anneal(
     return Annealed(table.ids, table.values, bound, warnings, table.seconds, int(table.values["passes"].mean()))
 
 
-class Refined(NamedTuple):
+class RefinedQ(NamedTuple):
     """Everything that the weighed chains of a batch need, of x alone."""
 
     path: GaussianPath
@@ -175,7 +183,7 @@ def refine(
     seed: int,
     prior: Prior | None = None,
     chunk: int | None = None,
-) -> Refined:
+) -> RefinedQ:
     """The base density and the step sizes of every example, by a climb, its curvature, and pilots."""
     q = KeyedModel(model, seed, MOMENT, ids).posterior(encode_detached(model, x, ids, seed), x)
     source = find_prior(model, x, prior)
@@ -200,7 +208,7 @@ def refine(
     rows, move = (0, budget.pilots), Noise(ids, seed, PILOT_MOVE)
     betas = make_schedule(budget.temperatures)
     steps = anneal(path, v, betas, budget.leapfrog, move, rows, None, first_step=1.0).steps
-    return Refined(path, budget, steps, (best >= 2).double())
+    return RefinedQ(path, budget, steps, (best >= 2).double())
 
 
 def look_around(path: GaussianPath, noise: Noise, draws: int, chunk: int | None) -> tuple[Tensor, Tensor]:
@@ -218,7 +226,7 @@ def look_around(path: GaussianPath, noise: Noise, draws: int, chunk: int | None)
 
 
 def weigh_chains(
-    refined: Refined, ids: Tensor, seed: int, chunk: int | None, z: Tensor | None = None
+    refined: RefinedQ, ids: Tensor, seed: int, chunk: int | None, z: Tensor | None = None
 ) -> dict[str, Tensor]:
     """The columns of a batch from its weighed chains; with exact samples z of p(z|x), from chains that go backwards."""
     path, budget, steps, correlated = refined

@@ -28,7 +28,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """`name` is the file's; notes stand below the table."""
 
     name: str

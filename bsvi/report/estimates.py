@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from bsvi.report.cells import Cell, Column, Table, make_mean_cell
+from bsvi.report.cells import Cell, Column, ReportTable, make_mean_cell
 from bsvi.report.experiments import ExperimentRuns
 from bsvi.report.tables import make_slug
 
@@ -12,7 +12,7 @@ MARGIN = 2.0  # standard errors by which one estimate must be above another to b
 
 
 @dataclass(frozen=True)
-class Estimate:
+class EstimatorRow:
     """One estimator's number of one evaluation: its mean over ``images``, and passes of the decoder for each of them."""
 
     name: str
@@ -26,7 +26,7 @@ class Estimate:
     minus_error: float = math.nan
 
 
-def list_estimates(entry: dict[str, Any]) -> list[Estimate]:
+def list_estimates(entry: dict[str, Any]) -> list[EstimatorRow]:
     """BSVI-k, IWAE-n, and all further estimators of an entry of scores.json; what is damaged is left out."""
     k, images = _whole(entry.get("k")), _whole(entry.get("examples"))
     found = [_read(f"BSVI-{k}", entry.get("log_likelihood"), 2 * k + 1, images)]
@@ -41,13 +41,13 @@ def list_estimates(entry: dict[str, Any]) -> list[Estimate]:
     return [estimate for estimate in found if estimate is not None]
 
 
-def choose_estimate(estimates: list[Estimate]) -> Estimate | None:
+def choose_estimate(estimates: list[EstimatorRow]) -> EstimatorRow | None:
     """The number to publish: of the most images, then refine-anneal of the most passes, then BSVI-k.
 
     The rule does not look at the values: the highest of several noisy numbers would be too high.
     """
 
-    def order(estimate: Estimate) -> tuple[int, int, int]:
+    def order(estimate: EstimatorRow) -> tuple[int, int, int]:
         kind = 2 if estimate.name.startswith("refine-anneal") else 1 if estimate.name.startswith("BSVI") else 0
         return estimate.images, kind, estimate.passes
 
@@ -75,7 +75,7 @@ def say_which(entry: dict[str, Any]) -> str:
     return text
 
 
-def _read_gap(entry: dict[str, Any], best: Estimate) -> tuple[float, float, float] | None:
+def _read_gap(entry: dict[str, Any], best: EstimatorRow) -> tuple[float, float, float] | None:
     """The certificate of this estimator at this cost."""
     part = entry.get("certificate")
     if not isinstance(part, dict) or part.get("estimator") != best.name or not isinstance(part.get("gap"), dict):
@@ -84,12 +84,12 @@ def _read_gap(entry: dict[str, Any], best: Estimate) -> tuple[float, float, floa
     return (numbers[0], numbers[1], numbers[2]) if all(map(math.isfinite, numbers)) else None
 
 
-def _read(name: str, part: Any, passes: int, images: int) -> Estimate | None:
+def _read(name: str, part: Any, passes: int, images: int) -> EstimatorRow | None:
     if not isinstance(part, dict) or not math.isfinite(mean := _number(part.get("mean"))):
         return None
     about, difference = _part(part, "diagnostics"), _part(part, "minus_bsvi")
     extra = (_number(about.get("rise")), _number(difference.get("mean")), _number(difference.get("stderr")))
-    return Estimate(name, mean, _number(part.get("low")), _number(part.get("high")), passes, images, *extra)
+    return EstimatorRow(name, mean, _number(part.get("low")), _number(part.get("high")), passes, images, *extra)
 
 
 def _part(entry: dict[str, Any], name: str) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _whole(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else 0
 
 
-def make_estimates_table(experiment: ExperimentRuns, split: str = "test") -> Table | None:
+def make_estimates_table(experiment: ExperimentRuns, split: str = "test") -> ReportTable | None:
     """Every estimator of ln p(x) side by side with its cost, where some run has more of them than BSVI-k and IWAE."""
     found = {
         run.path: {each.name: each for each in list_estimates(run.scores[split].summary)}
@@ -128,7 +128,7 @@ def make_estimates_table(experiment: ExperimentRuns, split: str = "test") -> Tab
         bold = [chosen is not None and name == chosen.name for name in names]
         line = [make_mean_cell(values, mark) for values, mark in zip(means, bold, strict=True)]
         cells.append([Cell(row.label), Cell(str(len(runs)), {"": len(runs)}), *line, make_mean_cell(gaps)])
-    return Table(
+    return ReportTable(
         name=f"{make_slug(experiment.name)}-estimates-{split}",
         title=f"Estimators of the log-likelihood, {experiment.name}, {split} set",
         caption="All are lower bounds on ln p(x) in expectation, with the passes of the decoder that an image costs (a "

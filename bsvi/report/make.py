@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bsvi.report import render, run_tables, tables
-from bsvi.report.cells import Table
+from bsvi.report.cells import ReportTable
 from bsvi.report.claims import check_beyond, check_claims
 from bsvi.report.estimates import make_estimates_table
 from bsvi.report.experiments import ExperimentRuns, group_runs
@@ -155,7 +155,7 @@ def _section(experiment: ExperimentRuns) -> Section:
         "the table of claims beyond the paper",
         lambda: tables.make_claims_table(experiment, beyond, beyond=True) if beyond else None,
     )
-    scores: list[Table] = []
+    scores: list[ReportTable] = []
     for split in experiment.splits():
         scores += attempt(f"the table of {split} scores", partial(tables.make_scores_table, experiment, split))
         if split == "test":

@@ -9,7 +9,7 @@ from importlib import resources
 from urllib.parse import quote
 
 from bsvi.report import paper, render
-from bsvi.report.cells import Table, format_number
+from bsvi.report.cells import ReportTable, format_number
 from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, ClaimResult
 from bsvi.report.experiments import ExperimentRuns, read_settings
 from bsvi.report.kinds import WarningKind, group_by_kind
@@ -26,14 +26,16 @@ class Section:
     experiment: ExperimentRuns
     lines: list[ClaimResult]
     sentences: list[str]
-    claims: list[Table]
-    scores: list[Table]
-    about_runs: list[Table]
+    claims: list[ReportTable]
+    scores: list[ReportTable]
+    about_runs: list[ReportTable]
     figures: list[ReportFigure]
     warnings: list[ReportWarning]
 
 
-def to_page(sections: list[Section], papers: list[Table], warnings: list[ReportWarning], reload: float = 0.0) -> str:
+def to_page(
+    sections: list[Section], papers: list[ReportTable], warnings: list[ReportWarning], reload: float = 0.0
+) -> str:
     """The whole page as HTML; `reload` is the number of seconds after which it loads itself again (0: never)."""
     style = (
         _asset("page.css").replace("/*palette*/", make_palette()).replace("/*dark palette*/", make_palette(dark=True))
@@ -143,11 +145,11 @@ def _tiles(section: Section) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
-def _tables(tables: list[Table]) -> str:
+def _tables(tables: list[ReportTable]) -> str:
     return "".join(map(_table, tables))
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     kinds = [("Markdown", "md", render.to_markdown), ("LaTeX", "tex", render.to_latex), ("CSV", "csv", render.to_csv)]
     texts = [(name, suffix, quote(write(table), errors="replace")) for name, suffix, write in kinds]
     links = ", ".join(
@@ -229,7 +231,7 @@ def _settings(experiment: ExperimentRuns) -> str:
     return "".join(parts)
 
 
-def _papers(tables: list[Table]) -> str:
+def _papers(tables: list[ReportTable]) -> str:
     return (
         '<section id="the-paper"><h2>The paper’s own tables</h2><p>As printed, with notes where something is wrong in print.</p>'
         f'<details id="papers-tables"><summary>Show {len(tables)} tables</summary>{_tables(tables)}</details></section>'

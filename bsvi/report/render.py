@@ -5,10 +5,10 @@ import html
 import io
 import re
 
-from bsvi.report.cells import MISSING, Cell, Column, Table
+from bsvi.report.cells import MISSING, Cell, Column, ReportTable
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ReportTable) -> str:
     """The table as GitHub-flavoured Markdown."""
     rules = ["---:" if column.numeric else ":---" for column in table.columns]
     lines = [_pipes([_pipe(_full(column)) for column in table.columns]), _pipes(rules)]
@@ -18,7 +18,7 @@ def to_markdown(table: Table) -> str:
     return "\n".join([f"**{_pipe(table.title)}.** {_pipe(table.caption)}", "", *lines, "", *notes]).rstrip() + "\n"
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ReportTable) -> str:
     """The table with full precision: one column per number ('Log-likelihood', 'Log-likelihood sd')."""
     suffixes = []
     for i, column in enumerate(table.columns):
@@ -39,7 +39,7 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ReportTable) -> str:
     """The table for a paper: needs \\usepackage{booktabs}."""
     head = " & ".join(f"\\textbf{{{_tex(column.name)}}}" for column in table.columns)
     groups = _groups(table.columns)
@@ -67,7 +67,7 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, "\\end{table}"]) + "\n"
 
 
-def to_html(table: Table) -> str:
+def to_html(table: ReportTable) -> str:
     """The table for the page: headings are buttons that sort, cells carry the number they sort by."""
     groups = _groups(table.columns)
     head = ""
@@ -129,7 +129,7 @@ def _labels(columns: list[Column]) -> list[str]:
     return [html.escape(name, quote=True) for name in names]
 
 
-def _ems(table: Table) -> tuple[float, float]:
+def _ems(table: ReportTable) -> tuple[float, float]:
     """The width of the table in widths of the letter m, with numbers broken into two lines and with whole ones.
 
     The page makes letters smaller where there is less room.

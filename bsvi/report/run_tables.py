@@ -2,14 +2,14 @@
 
 import math
 
-from bsvi.report.cells import MISSING, Cell, Column, Table, format_number, make_mean_cell
+from bsvi.report.cells import MISSING, Cell, Column, ReportTable, format_number, make_mean_cell
 from bsvi.report.experiments import ExperimentRuns
 from bsvi.report.records import SplitScores, to_number
 from bsvi.report.runs import SPLITS
 from bsvi.report.tables import make_slug
 
 
-def make_cost_table(experiment: ExperimentRuns) -> Table | None:
+def make_cost_table(experiment: ExperimentRuns) -> ReportTable | None:
     """Decoder calls and time per step, and their ratio to the VAE, beside the log-likelihood."""
     rows = [row for row in experiment.rows if row.pace]
     if not rows:
@@ -33,7 +33,7 @@ def make_cost_table(experiment: ExperimentRuns) -> Table | None:
             ]
         )
     names = ["decoder calls per step", "ms per step", "time, ratio to VAE", "steps", "minutes", "test log-likelihood"]
-    return Table(
+    return ReportTable(
         name=f"{make_slug(experiment.name)}-cost",
         title=f"Cost, {experiment.name}",
         caption="Means over seeds; of the times per step the fastest seed's, as other work on the machine only adds. "
@@ -43,7 +43,7 @@ def make_cost_table(experiment: ExperimentRuns) -> Table | None:
     )
 
 
-def make_runs_table(experiment: ExperimentRuns) -> Table:
+def make_runs_table(experiment: ExperimentRuns) -> ReportTable:
     """Every run: state, steps, best validation bound, and where it lies."""
     cells = []
     origins = any(run.origin for run in experiment.runs)
@@ -73,7 +73,7 @@ def make_runs_table(experiment: ExperimentRuns) -> Table:
     titles = [("Model", False), ("seed", True), ("state", False), ("steps", True), ("best validation bound", True)]
     titles += [("minutes", True), ("stopped by", False)] + [("origin", False)] * origins
     titles += [("scores shown", False)] * several + [("folder", False)]
-    return Table(
+    return ReportTable(
         name=f"{make_slug(experiment.name)}-runs",
         title=f"Runs, {experiment.name}",
         caption="The bound is the method's own, so only seeds of one method compare.",

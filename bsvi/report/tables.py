@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import replace
 
 from bsvi.report import paper
-from bsvi.report.cells import MISSING, Cell, Column, Table, format_number, make_difference_cell, make_mean_cell
+from bsvi.report.cells import MISSING, Cell, Column, ReportTable, format_number, make_difference_cell, make_mean_cell
 from bsvi.report.claims import ClaimResult
 from bsvi.report.experiments import ExperimentRuns, Row
 from bsvi.report.measures import measure_rows_difference
@@ -34,7 +34,7 @@ def make_slug(text: str) -> str:
     return f"{short or 'unnamed'}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:6]}"
 
 
-def make_scores_table(experiment: ExperimentRuns, split: str) -> Table | None:
+def make_scores_table(experiment: ExperimentRuns, split: str) -> ReportTable | None:
     """Log-likelihood, ELBO*, KL*, Reconstruction* by method, the best in bold (appendix B); None without scores."""
     rows = [row for row in experiment.rows if row.select_scored(split)]
     if not rows:
@@ -57,7 +57,7 @@ def make_scores_table(experiment: ExperimentRuns, split: str) -> Table | None:
     notes = [printed.erratum] if printed and printed.erratum else []
     if (beyond := [row.label for row in rows if row.beyond]) and len(beyond) < len(rows):
         notes.append(f"Not one of the paper's methods: {', '.join(beyond)}.")
-    return Table(
+    return ReportTable(
         name=f"{make_slug(experiment.name)}-scores-{split}",
         title=f"{_SETS[split]}, {experiment.name}",
         caption=f"Mean ± standard deviation over seeds, in nats; the best "
@@ -69,7 +69,7 @@ def make_scores_table(experiment: ExperimentRuns, split: str) -> Table | None:
     )
 
 
-def make_iwae_table(experiment: ExperimentRuns, split: str = "test") -> Table | None:
+def make_iwae_table(experiment: ExperimentRuns, split: str = "test") -> ReportTable | None:
     """BSVI-500 beside IWAE with more and more particles, the tightest of a row in bold (appendix C)."""
     scores = {run.path: run.scores[split] for run in experiment.runs if split in run.scores}
     particles = sorted({count for entry in scores.values() for count in entry.particles})
@@ -88,7 +88,7 @@ def make_iwae_table(experiment: ExperimentRuns, split: str = "test") -> Table | 
         line = _mark_tightest([make_mean_cell(found) for found in means])
         theirs = _mark_tightest([_make_paper_estimate(printed, row, name) for name in papers]) if printed else []
         cells.append([Cell(row.label), _make_seeds_cell([len(found) for found in means if found]), *line, *theirs])
-    return Table(
+    return ReportTable(
         name=f"{make_slug(experiment.name)}-iwae-{split}",
         title=f"Estimates of the log-likelihood, {experiment.name}, {split} set",
         caption="Both are lower bounds, so the higher is the tighter (bold unless tied). Mean ± standard deviation over "
@@ -114,7 +114,7 @@ def _select_complete(row: Row, split: str, names: list[str]) -> Row:
     return replace(row, runs=whole or row.runs)
 
 
-def make_differences_table(experiment: ExperimentRuns, split: str = "test") -> Table | None:
+def make_differences_table(experiment: ExperimentRuns, split: str = "test") -> ReportTable | None:
     """Each method's log-likelihood minus that of the reference methods, paired, with 95% intervals."""
     rows = [row for row in experiment.rows if row.select_scored(split)]
     references = [row for row in (experiment.find_row(name) for name in REFERENCES) if row is not None and row in rows]
@@ -131,7 +131,7 @@ def make_differences_table(experiment: ExperimentRuns, split: str = "test") -> T
             cell = make_difference_cell(measured)
             line.append(Cell(cell.text, cell.numbers, bold=clear))
         cells.append(line)
-    return Table(
+    return ReportTable(
         name=f"{make_slug(experiment.name)}-differences-{split}",
         title=f"Paired differences in log-likelihood, {experiment.name}, {split} set",
         caption="Row minus column, in nats, over the same seeds and examples, with 95% intervals for new seeds and new "
@@ -141,7 +141,7 @@ def make_differences_table(experiment: ExperimentRuns, split: str = "test") -> T
     )
 
 
-def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult], beyond: bool = False) -> Table:
+def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult], beyond: bool = False) -> ReportTable:
     """One line per claim of the paper, or ``beyond`` it: difference, interval, verdict."""
     cells = []
     for line in lines:
@@ -161,7 +161,7 @@ def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult], beyo
     titles = [("Claim", False), ("Difference [95%]", True), ("Verdict", False), ("Needed", False)]
     papers = paper.TITLES[experiment.dataset] if experiment.dataset else " / ".join(paper.TITLES.values())
     titles += [(f"The paper's: {papers}", False), ("Section", False)]
-    return Table(
+    return ReportTable(
         name=f"{make_slug(experiment.name)}-claims{'-beyond' if beyond else ''}",
         title=f"Claims {'beyond' if beyond else 'of'} the paper in these runs, {experiment.name}",
         caption="Only runs that agree in all but the method and the seed are compared. A claim holds if the whole 95% "
@@ -180,7 +180,7 @@ def describe_left_out(experiment: ExperimentRuns) -> list[str]:
     return [f"Left out, as they differ from the others in more than the method: {'; '.join(rows)}."] if rows else []
 
 
-def make_paper_tables() -> list[Table]:
+def make_paper_tables() -> list[ReportTable]:
     """All tables of the paper with their errata, for pages that have none of its data sets beside them."""
     tables = []
     for printed in [*paper.read_score_tables().values(), *paper.read_iwae_tables().values()]:
@@ -196,7 +196,7 @@ def make_paper_tables() -> list[Table]:
             line = _mark_tightest(entries) or [_make_paper_cell(printed, row, score, best) for score in paper.SCORES]
             cells.append([Cell(row.label), *line])
         tables.append(
-            Table(
+            ReportTable(
                 name=f"paper-{printed.source.removeprefix('table:').replace('_', '-')}",
                 title=f"The paper: {paper.TITLES[printed.dataset]}, {_SETS[printed.split].lower()}",
                 caption=f"{printed.source}. {paper.SETTING}.",

@@ -70,26 +70,33 @@ def train(
 ) -> Result:
     """Train ``model`` (a module that is a Model) in place; leave it with its best weights, and the objective with their pi.
 
-    objective  what is learnt from; or a list of ``Phase``, which take turns. Early stopping and best weights are of the last one
-    batches  of training: an iterable that is cycled, or a function of the step at which to start. Each batch is x: a
-             tensor, or a nesting of dicts, tuples and lists of tensors; or an object with ``.x`` and ``.ids``.
-             Resuming is exact if step s always sees the same batch: a list, or a function of the step; a loader that
-             shuffles is not
-    valid    of validation, the same every time; without it the last weights count as the best
-    run      a run folder: metrics, checkpoints, and resuming from them
-    config   what model.safetensors says of itself
-    batch    what of a batch is x, where it is more: ``batch=lambda b: b[0]`` for a loader of (x, y)
-    ids      what of a batch are the ids that messages name
-    team     the processes that do this together (``join_processes`` of distributed), each with its equal share of every training
-             batch, the whole of ``valid``, and the same model; the first one alone writes, prints and reads checkpoints
+    Args:
+        objective: what is learnt from; or a list of ``Phase``, which take turns. Early stopping and best weights
+            are of the last one
+        batches: of training: an iterable that is cycled, or a function of the step at which to start. Each batch is
+            x: a tensor, or a nesting of dicts, tuples and lists of tensors; or an object with ``.x`` and ``.ids``.
+            Resuming is exact if step s always sees the same batch: a list, or a function of the step; a loader that
+            shuffles is not
+        valid: of validation, the same every time; without it the last weights count as the best
+        run: a run folder: metrics, checkpoints, and resuming from them
+        config: what model.safetensors says of itself
+        batch: what of a batch is x, where it is more: ``batch=lambda b: b[0]`` for a loader of (x, y)
+        ids: what of a batch are the ids that messages name
+        team: the processes that do this together (``join_processes`` of distributed), each with its equal share of
+            every training batch, the whole of ``valid``, and the same model; the first one alone writes, prints and
+            reads checkpoints
 
-    >>> import bsvi, torch
-    >>> class Decoder(torch.nn.Bilinear):
-    ...     def forward(self, x, z):
-    ...         return -super().forward(x, z).square().sum(-1)
-    >>> model = bsvi.VAE(torch.nn.Linear(3, 4), Decoder(3, 2, 1))
-    >>> train(model, bsvi.objective("bsvi", k=2), [torch.ones(5, 3)], settings=Training(steps=4)).stopped
-    'steps'
+    Returns:
+        A ``Result``: steps, the best validation bound and its step, seconds, and why training stopped.
+
+    Example:
+        >>> import bsvi, torch
+        >>> class Decoder(torch.nn.Bilinear):
+        ...     def forward(self, x, z):
+        ...         return -super().forward(x, z).square().sum(-1)
+        >>> model = bsvi.VAE(torch.nn.Linear(3, 4), Decoder(3, 2, 1))
+        >>> train(model, bsvi.objective("bsvi", k=2), [torch.ones(5, 3)], settings=Training(steps=4)).stopped
+        'steps'
     """
     if isinstance(run, str | Path):
         with Run(run) if team.first else nullcontext() as opened:

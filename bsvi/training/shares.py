@@ -185,8 +185,8 @@ class SharedRule(ThetaRule):
         with model.enter(0):
             return self.rule(model, x, beta, trajectory, r)
 
-    def taught_by(self, rows: int, samples: int) -> int:
-        return self.rule.taught_by(rows, samples)
+    def count_taught(self, rows: int, samples: int) -> int:
+        return self.rule.count_taught(rows, samples)
 
     def decoder_calls(self, rows: int) -> int:
         return self.rule.decoder_calls(rows)

@@ -339,7 +339,7 @@ def rows_with_a_graph_are_found_by_count(mp):
         return original(self, model, x, beta)
 
     wrapping(mp, trajectory.Buffer, "trajectory", trajectory_)
-    mp.setattr(graphs, "reached", lambda model, *values: [*values])  # keep graphs to z
+    mp.setattr(graphs, "find_reached_parameters", lambda model, *values: [*values])  # keep graphs to z
 
 
 @mutant(check_no_more_than_ln_p)
@@ -350,7 +350,7 @@ def lambda_and_draws_as_autocast_leaves_them(mp):
 
 @mutant(check_family_gradient, "bsvi-sir")
 def the_familys_own_parameters_are_forgotten(mp):
-    mp.setattr(refine, "reached", lambda model, *values: [])
+    mp.setattr(refine, "find_reached_parameters", lambda model, *values: [])
 
 
 @mutant(check_family_gradient, "bsvi")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bsvi.report import paper
-from bsvi.report.cells import Cell, Column, Table, format_number
+from bsvi.report.cells import Cell, Column, ReportTable, format_number
 from bsvi.report.claims import check_claims
 from bsvi.report.experiments import group_runs
 from bsvi.report.render import to_csv, to_html, to_latex, to_markdown
@@ -125,7 +125,7 @@ def test_all_formats_show_the_same_numbers(tables):
 
 def test_texts_of_strangers_cannot_break_a_format():
     nasty = '<script>alert(1)</script> | & % $ # _ { } ~ ^ \\ "quoted" *x*'
-    table = Table(
+    table = ReportTable(
         "name",
         nasty,
         nasty,

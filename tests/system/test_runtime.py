@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from bsvi.model import frozen, trainable
+from bsvi.model import find_trainable, freeze
 from bsvi.nets import MLPDecoder, PixelCNN
 from bsvi.system import runtime
 from bsvi.system.runtime import CompiledByShape, Runtime, compile_decoder, is_heavy, start
@@ -86,7 +86,7 @@ def test_frozen_parameters_get_no_gradient_and_come_back_as_they_were():
     decoder = PixelCNN(2, (8, 8), channels=4, kernels=(3,))
     decoder.head.bias.requires_grad_(False)
     z = torch.randn(3, 2, requires_grad=True)
-    with frozen(trainable(decoder)):
+    with freeze(find_trainable(decoder)):
         value = decoder(torch.zeros(3, 1, 8, 8), z)
     value.sum().backward()
     assert z.grad is not None and all(p.grad is None for p in decoder.parameters())
