@@ -22,7 +22,7 @@ from bsvi.checks.identity import identify
 from bsvi.checks.trial import check_model, check_repeats
 from bsvi.evaluation.noise import Noise
 from bsvi.examples import Nested, Pick, check_axis, count, each, first, split, take, tensors, unpack
-from bsvi.model import Model, frozen, in_eval_mode, trainable
+from bsvi.model import Model, find_trainable, freeze, in_eval_mode
 from bsvi.objectives import check_input
 from bsvi.refine import PAPER_BATCH
 from bsvi.runs.store import Part, Record
@@ -245,7 +245,7 @@ def evaluation_mode(model: Model) -> Iterator[None]:
     """Evaluation mode and no parameter gradients within; every module and parameter as it was afterwards."""
     with (
         in_eval_mode(model),
-        frozen(trainable(model)),
+        freeze(find_trainable(model)),
     ):  # SVI asks for lambda's gradient alone: less to keep, less to compute
         yield
 
