@@ -4,7 +4,7 @@
 
 Each RUN is a folder of ``bsvi train``. The reference is refine-anneal with the most passes; a second one, with a seed of its own,
 says how far the reference itself may be trusted. Differences are paired by image. Time is CPU time of one thread.
-A finished run is kept in OUT/estimators.json and not done again; OUT/table.md has all of them.
+A finished run is kept in OUT/estimators.json and not done again; the table of all is printed.
 """
 
 import argparse
@@ -43,9 +43,7 @@ def main() -> None:
             known[run.name] = compare(run, arguments.data_dir, arguments.images, sorted(arguments.passes))
             write_atomically(file, (json.dumps(known, indent=1) + "\n").encode())
             print(f"{run.name} done", flush=True)
-    text = make_table(known)
-    write_atomically(arguments.out / "table.md", text.encode())
-    print(text)
+    print(make_table(known))
 
 
 def compare(run: Path, data_dir: Path | None, images: int, passes: list[int]) -> dict[str, Any]:
