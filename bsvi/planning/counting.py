@@ -48,9 +48,9 @@ def count_step(e: Experiment, images: ImageCounts, on_cpu: bool = False) -> Coun
     """One training step of the experiment's method, counted on tensors without contents: in seconds, whatever its size.
 
     >>> from bsvi.experiments.config import EXPERIMENTS
-    >>> from bsvi.planning.plan import images_of
+    >>> from bsvi.planning.plan import describe_images
     >>> e = EXPERIMENTS["omniglot"].model_copy(update={"method": "vae"})
-    >>> found = count_step(e, images_of(e))
+    >>> found = count_step(e, describe_images(e))
     >>> found.decoder_calls, round(found.decoder_flops / 1e9), round(found.memory / 2**30, 1)
     (1, 150, 0.7)
     """

@@ -29,7 +29,7 @@ def describe_images(e: Experiment, data_dir: Path | None = None) -> ImageCounts:
 
     >>> from bsvi.experiments.config import EXPERIMENTS
     >>> describe_images(EXPERIMENTS["svhn"])
-    Images(shape=(1, 32, 32), likelihood='logistic', valid=2000, test=26032)
+    ImageCounts(shape=(1, 32, 32), likelihood='logistic', valid=2000, test=26032)
     """
     row = DATA_SETS.get(e.data.name)
     if row is not None and row.valid and row.test:
