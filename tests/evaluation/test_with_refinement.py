@@ -21,7 +21,8 @@ def make():
 def test_an_examples_numbers_do_not_depend_on_its_batch():
     model, x = make()
     whole = evaluate(model, x, k=10, iwae=())
-    parts = evaluate(model, [(x[:4], torch.arange(4)), (x[4:], torch.arange(4, 9))], k=10, iwae=())
+    batches = [(x[:4], torch.arange(4)), (x[4:], torch.arange(4, 9))]
+    parts = evaluate(model, batches, k=10, iwae=(), batch=lambda b: b[0], ids=lambda b: b[1])
     torch.testing.assert_close(whole.log_likelihood.per_example, parts.log_likelihood.per_example, rtol=0, atol=1e-4)
     assert not whole.warnings or "batch" not in " ".join(whole.warnings)
 

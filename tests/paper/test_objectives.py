@@ -133,7 +133,7 @@ def test_another_prior_enters_the_weights_and_learns():
         estimate.loss.backward()
         assert model.prior.means.grad.abs().sum() > 0
         t = estimate.trajectory
-        log_ratio = model._prior().log_prob(t.z) - DiagonalGaussian(t.lambda_).log_prob(t.z)
+        log_ratio = model.prior().log_prob(t.z) - DiagonalGaussian(t.lambda_).log_prob(t.z)
         torch.testing.assert_close(t.log_w.float(), t.log_lik.float() + log_ratio, rtol=0, atol=1e-4)
     fixed = make(prior=torch.distributions.Independent(torch.distributions.Normal(torch.full((4,), 5.0), 1.0), 1))
     assert objective("vae")(fixed, x).bound.mean() < objective("vae")(make(), x).bound.mean() - 10
