@@ -8,13 +8,12 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bsvi.runs.checkpoint import replace_nonfinite
-from bsvi.system.files import printable, read_bytes, write_atomically
+from bsvi.system.files import open_folder_of, printable, read_bytes, write_atomically
 from bsvi.system.reading import Damaged, read_json
 
 LIMIT = 1 << 30  # bytes of a file of scores: those of millions of images
@@ -139,13 +138,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
     Where the file system has no locks it is as without this.
     """
-    opened = os.open(folder, os.O_RDONLY)
-    try:
+    with open_folder_of(folder / "scores.json") as opened:  # closing it gives the lock back
         with contextlib.suppress(OSError):
             fcntl.flock(opened, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(opened)  # which gives the lock back
 
 
 def _read_if_whole(path: Path) -> Entry:
