@@ -142,6 +142,7 @@ def main() -> None:
                     continue
                 e = EXPERIMENTS[name].model_copy(update={"seed": seed})
                 e = e.model_copy(update={"data": e.data.model_copy(update={"extra": False})})
+                torch.manual_seed(e.seed)
                 built = build(e, torch.device("cpu"), arguments.data_dir, progress=False)
                 rows.append(
                     {"experiment": name, "seed": seed, "form": form} | measure(built, FORMS[form], arguments.seconds)

@@ -1,4 +1,4 @@
-"""``bsvi plan EXPERIMENT --methods all --seeds 4 --device A100``: operations, memory and hours of a table, before it is run."""
+"""``bsvi plan EXPERIMENT --methods all --seeds 0:4 --device A100``: operations, memory and hours of a table, before it is run."""
 
 import argparse
 import json
@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bsvi.commands.sweep_plan import parse_seeds
 from bsvi.commands.train_flags import parse as parse_train
 from bsvi.commands.train_flags import strip_command
-from bsvi.experiments.config import EXPERIMENTS, LONGEST, MOST
+from bsvi.experiments.config import EXPERIMENTS, LONGEST
 from bsvi.planning.devices import DEVICES, find_device
 from bsvi.system.terminal import Parser
 from bsvi.tables.methods import METHODS_HELP, choose_methods
@@ -42,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     made.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
     made.add_argument("--methods", default="all", help=METHODS_HELP)
-    made.add_argument("--seeds", default="1", help="how many (4), or which, as in bsvi sweep (0:4)")
+    made.add_argument("--seeds", default="0", help="which, as in bsvi sweep: 0, or 0,3, or 0:4 for 0 1 2 3 (default 0)")
     made.add_argument("--device", help=f"cpu or cuda: measured here (default cpu); or one of {', '.join(DEVICES)}")
     made.add_argument("--devices", type=int, default=1, help="how many, each with one run at a time (default 1)")
     made.add_argument("--efficiency", type=float, help="assumed share of the device's peak FLOP rate (default 0.4)")
@@ -80,30 +81,6 @@ def parse_learners(arguments: argparse.Namespace, rest: list[str]) -> dict[str, 
     return {name: parse_train([arguments.experiment, *rest, "--method", name], "plan") for name in names}
 
 
-def count_seeds(text: str) -> int:
-    """How many seeds are meant by 4, by 0:4, or by 0,3.
-
-    >>> count_seeds("4"), count_seeds("1:4"), count_seeds("0,3")
-    (4, 3, 2)
-    """
-    try:
-        first, colon, last = text.partition(":")
-        count = (
-            int(last) - int(first or 0)
-            if colon
-            else int(text)
-            if text.isdigit()
-            else len({int(n) for n in text.split(",")})
-        )
-    except ValueError:
-        raise ValueError(f"--seeds takes how many (4), or which (0:4, or 0,3), got {text!r}") from None
-    if count < 1:
-        raise ValueError(f"--seeds {text} names no seed; 4 means four of them")
-    if count > MOST:
-        raise ValueError(f"--seeds {text:.40} are {count:.3g} runs of each method; a plan has at most {MOST:,}")
-    return count
-
-
 def build_plan(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan":
     """Count every method, then price or measure it."""
     name = (arguments.device or ("cpu" if arguments.flops is None else "")).lower()
@@ -111,7 +88,11 @@ def build_plan(arguments: argparse.Namespace, commands: dict[str, "Command"]) ->
     if arguments.efficiency is not None and (here or arguments.flops is not None):
         raise ValueError("--efficiency is for devices known by their peak rate; what is measured or given has none")
     device = None if here else find_device(name, arguments.efficiency, arguments.flops)
-    seeds = count_seeds(arguments.seeds)
+    seeds = len(parse_seeds(arguments.seeds))
+    if arguments.seeds.isdigit() and int(arguments.seeds) > 0:
+        print(
+            f"--seeds {arguments.seeds} is one seed; 0:{arguments.seeds} are {arguments.seeds} of them", file=sys.stderr
+        )
     first = next(iter(commands.values()))
     started: Any = start_timing(name, first, arguments.clock) if here else None  # a missing GPU is told at once
 

@@ -75,6 +75,11 @@ def check_folders(jobs: list[Job]) -> None:
 
 
 def parse_seeds(text: str) -> list[int]:
+    """The seeds that are meant.
+
+    >>> parse_seeds("4"), parse_seeds("0:4"), parse_seeds("0,3")
+    ([4], [0, 1, 2, 3], [0, 3])
+    """
     try:
         if ":" in text:
             first, last = text.split(":")

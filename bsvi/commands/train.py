@@ -87,12 +87,15 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
     """Train in a run folder that this process, or the first of its team, owns or will ``take``; returns the exit code."""
     team.run_on_first(lambda: check_stored_about(run, experiment))
 
+    import torch
+
     from bsvi.experiments import build as experiments
     from bsvi.training.loop import NotFinite, Watcher, train
     from bsvi.training.watch import Screen
 
     started = runtime.start(runtime.Runtime(command.device, command.threads, command.compile))
     quiet = command.quiet or not team.first
+    torch.manual_seed(experiment.seed)  # of weights and noise
     built = team.load_in_turn(
         lambda: experiments.build(experiment, started.device, command.data_dir, progress=not quiet)
     )

@@ -82,8 +82,7 @@ def load_data(e: Experiment, data_dir: Path | None = None, progress: bool = True
 
 
 def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str, spectral: bool | None = None) -> VAE:
-    """The experiment's networks, freshly initialised from its seed; ``spectral`` as for PixelCNN."""
-    torch.manual_seed(e.seed)
+    """The experiment's networks, freshly initialised: the caller seeds torch. ``spectral`` as for PixelCNN."""
     image = shape[1:]
     pixel = LIKELIHOODS.find(likelihood).make()
     if e.net.kind == "mlp":
@@ -119,7 +118,7 @@ def build_phases(e: Experiment, device: torch.device) -> tuple[Phase, ...]:
 
 
 def build(e: Experiment, device: torch.device, data_dir: Path | None = None, progress: bool = True) -> BuiltExperiment:
-    """Model, objective and data of an experiment."""
+    """Model, objective and data of an experiment; the caller seeds torch, as its weights are drawn here."""
     dataset = load_data(e, data_dir, progress)
     model = build_model(e, dataset.shape, dataset.likelihood).to(device)
     phases = build_phases(e, device)

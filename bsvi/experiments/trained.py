@@ -10,7 +10,7 @@ import torch
 from bsvi.beyond.with_refinement import add_refinement
 from bsvi.data import Dataset
 from bsvi.experiments.build import build_model, build_objective, load_data
-from bsvi.experiments.config import EXPERIMENTS, Experiment, update_experiment
+from bsvi.experiments.config import Experiment, update_experiment
 from bsvi.model import VAE
 from bsvi.objectives import Objective
 from bsvi.runs.folder import RunError
@@ -115,7 +115,7 @@ def load_trained(path: Path, device: torch.device) -> TrainedModel:
 
 def read_description(about: dict[str, Any], file: Path) -> tuple[Experiment, tuple[int, int, int]]:
     """The experiment and the shape of its images, or ValueError where something is missing or out of bounds."""
-    experiment = update_experiment(EXPERIMENTS["digits"], about["config"], "its configuration")
+    experiment = update_experiment(Experiment(), about["config"], "its configuration")
     shape, step = about["data"].get("shape"), about.get("step")
     if not isinstance(about["data"].get("sha256"), str) or type(step) is not int or not 0 <= step < 1 << 53:
         raise ValueError("it lacks its step or the hash of its data")

@@ -69,7 +69,7 @@ def test_binarisation_options(tmp_path: Path) -> None:
         torch.equal(x, (x * 255).round() / 255)
         and np.abs(x[:, 0].numpy() - grey[ids.numpy()]).max() <= 0.5 / 255 + 1e-6
     )
-    with pytest.raises(ValueError, match="binarise must be dynamic, threshold or none, got 'maybe'"):
+    with pytest.raises(ValueError, match="binarise must be dynamic, static, threshold or none, got 'maybe'"):
         load(str(tmp_path / "x.npy"), binarise="maybe")
 
 

@@ -166,7 +166,19 @@ _FILES = {
 
 def test_the_table_says_what_it_is_made_of_and_json_holds_it(capsys, tmp_path):
     file = tmp_path / "plan.json"
-    words = ["digits", "--methods", "vae,bsvi-sir", "--seeds", 4, "--device", "A100", "--devices", 3, "--json", file]
+    words = [
+        "digits",
+        "--methods",
+        "vae,bsvi-sir",
+        "--seeds",
+        "0:4",
+        "--device",
+        "A100",
+        "--devices",
+        3,
+        "--json",
+        file,
+    ]
     code, out, _ = told(capsys, *words, "--steps", 2000, "--svi.steps", 5, "--batch-size", 20, "--patience", 7)
     assert code == 0
     for part in ("2 methods x 4 seeds = 8 runs of 2,000 steps, batch 20, k = 5", "A100", "40%", "TF32", "on 3"):
@@ -196,8 +208,8 @@ def test_a_given_rate_is_taken_as_it_is(capsys, tmp_path):
         (["digits", "--device", "A100", "--efficiency", "2"], 1, "in (0, 1]"),
         (["digits", "--efficiency", "0.5"], 1, "what is measured or given has none"),
         (["digits", "--flops", "-1"], 1, "such as 5e12"),
-        (["digits", "--seeds", "four"], 1, "--seeds takes how many"),
-        (["digits", "--seeds", "0"], 1, "names no seed"),
+        (["digits", "--seeds", "four"], 1, "--seeds takes 0, or 0,3, or 0:4"),
+        (["digits", "--seeds", "4:4"], 1, "names no seed"),
         (["digits", "--devices", "0"], 1, "--devices must be from 1 to"),
         (["digits", "--clock", "cpu", "--threads", "2"], 1, "one thread"),
         (["digits", "--stpes", "5"], 2, "did you mean '--steps'"),
@@ -297,3 +309,8 @@ print(1024 * (peak() - before))
     # live tensors agree closely (the test above); a process also holds the allocator's waste and oneDNN's workspaces, which
     # for networks of 50 MB are as much again: iwae with recompute has 47 MB alive, 58 counted, 94 to 118 resident
     assert 0.45 < ratio < 1.5
+
+
+def test_seeds_mean_the_same_as_in_a_sweep(capsys):
+    code, out, err = told(capsys, "digits", "--methods", "vae", "--seeds", "4", "--device", "A100")
+    assert code == 0 and "1 methods x 1 seeds = 1 runs" in out and "--seeds 4 is one seed; 0:4 are 4 of them" in err

@@ -4,6 +4,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -121,3 +122,22 @@ def test_differences_name_nested_fields():
 def test_settings_cannot_be_changed_after_they_were_checked():
     with pytest.raises(ValueError, match="frozen"):
         Experiment().seed = -1
+
+
+def test_building_networks_leaves_the_callers_seed_alone():
+    import torch
+
+    from bsvi.experiments.build import build_model
+
+    e = EXPERIMENTS["omniglot-mlp"]
+    one, other = (build_model(e, (1, 4, 4), "bernoulli").state_dict() for _ in range(2))
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_field_that_an_old_run_lacks_has_its_own_default_not_that_of_the_digits():
+    from bsvi.experiments.trained import read_description
+
+    config = {"experiment": "omniglot-mlp", "net": {"kind": "mlp", "latent": 50}, "data": {"name": "omniglot"}}
+    about = {"config": config, "data": {"shape": [1, 28, 28], "sha256": ""}, "step": 1}
+    e, _ = read_description(about, Path("model.safetensors"))
+    assert (e.steps, e.patience, e.svi.lr) == (200_000, 20, Experiment().svi.lr)
