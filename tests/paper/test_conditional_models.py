@@ -144,7 +144,7 @@ def test_every_method_trains_a_conditional_prior_and_family(method):
     for part in (one.encoder.net, learned.net):
         assert part.weight.grad is not None and part.weight.grad.abs().sum() > 0
     settings = bsvi.Training(steps=2, log_every=1, valid_every=1)
-    bsvi.train(one, bsvi.objective(method, k=3), [x], [x], settings)
+    bsvi.train(one, bsvi.objective(method, k=3, width=2 * LATENT), [x], [x], settings)
 
 
 def test_ais_from_a_gamma_prior_for_each_example():
