@@ -192,6 +192,8 @@ def test_every_name_on_the_paper_map_exists():
     text = (ROOT / "docs/paper_map.md").read_text()
     for name in re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)*)(?:\([^`]*\))?`", text):
         first, *rest = name.split(".")
+        if name in bsvi.METHODS:
+            continue
         home = getattr(bsvi, first, None) or importlib.import_module(f"bsvi.{first}")
         for part in rest:
             home = getattr(home, part) if hasattr(home, part) else importlib.import_module(f"{home.__name__}.{part}")

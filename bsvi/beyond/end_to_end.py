@@ -179,7 +179,7 @@ class EndToEnd(nn.Module):
         if reason:
             self.tried = False
             raise ValueError(
-                f"the decoder cannot be differentiated twice ({reason}); use finite differences: "
+                f"the decoder or q cannot be differentiated twice ({reason}); use finite differences: "
                 "EndToEnd(..., finite_difference=True), or --e2e.finite-difference"
             )
 

@@ -64,9 +64,9 @@ import torch, bsvi.system.runtime as r
 if {keep}: assert r.keep_freed_memory()
 def step(): return (torch.ones(12_000_000) + 1).sum().item()  # 48 MB: over the most that glibc keeps of itself
 def faults():
-    before = r.page_faults()
+    before = r.count_page_faults()
     step()
-    return r.page_faults() - before
+    return r.count_page_faults() - before
 print(min(faults() for _ in range(10)))  # the least: the first few steps may still grow the heap
 """
 
@@ -133,7 +133,7 @@ def test_a_failing_compiler_falls_back_to_the_eager_path_with_one_line(monkeypat
 COMPILED = """
 import torch
 from bsvi.nets import PixelCNN
-from bsvi.model import frozen
+from bsvi.model import freeze
 from bsvi.system.runtime import CompiledByShape, compile_decoder
 
 CompiledByShape.backend = "{backend}"
@@ -154,7 +154,7 @@ grads = torch.autograd.grad(total, wanted)
 assert said == [] and len(decoder._compiled.kinds) == 1
 assert torch.allclose(value, eager, atol=1e-5)
 assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(grads, eager_grads, strict=True))
-with frozen(list(decoder.parameters())):
+with freeze(list(decoder.parameters())):
     (grad,) = torch.autograd.grad(decoder(x, z).sum(), [z])
 assert said == [] and len(decoder._compiled.kinds) == 2
 assert torch.allclose(grad, eager_grads[0], atol=1e-5)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from bsvi.data.batches import Batch
+
 STAGES = ("start-up", "training", "saving", "validating", "after the end")
 
 
@@ -165,7 +167,7 @@ def not_finite(site, value, step):
             for at, (x, ids) in enumerate(batches(*words, start_step=start_step, **options), start_step + 1):
                 if at == step:
                     x[4, 0, 2, 3] = value
-                yield x, ids
+                yield Batch(x, ids)
 
         bsvi.experiments.build.training_batches = spoilt
     if site == "decoder":

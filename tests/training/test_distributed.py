@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import bsvi
+from bsvi.data.batches import Batch
 from bsvi.experiments.build import build
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.refine import SVI
@@ -134,7 +135,7 @@ def run_of(team, folder, method="bsvi-sir-pi", action=None, valid=VALID, **chang
             x, ids = share(team, every[step % 5])
             if action is not None:
                 x = ACTIONS[action](team, step, x)
-            yield x, ids
+            yield Batch(x, ids)
             step += 1
 
     try:

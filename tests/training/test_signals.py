@@ -99,7 +99,11 @@ def test_handlers_from_before_are_back_and_meet_no_echo(monkeypatch):
 
 @linux
 def test_a_closed_terminal_is_a_wish_to_stop(tmp_path):
-    process = start(tmp_path, 0.1)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started by nohup
+    try:
+        process = start(tmp_path, 0.1)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     process.send_signal(signal.SIGHUP)
     assert process.wait() == 0
     assert (tmp_path / "saved").read_text() == "SIGHUP"
