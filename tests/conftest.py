@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from pathlib import Path
 
 # Some virtual machines announce AMX and kill the process that uses it, as bfloat16 products would.
@@ -7,6 +8,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+FLAGS += " --disable-component-update --disable-sync"
 
 
 @pytest.fixture(autouse=True)
@@ -28,3 +33,16 @@ def tally():
         assert good == total, (fault, entry)
 
     return count
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One browser for all tests of a process: two at once would share an event loop, which playwright refuses."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    found = os.environ.get("BSVI_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    if not found:
+        pytest.skip("no browser found: install chromium, or name one in BSVI_BROWSER")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
+        yield browser
+        browser.close()

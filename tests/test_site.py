@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import bsvi
-from tests.report.conftest import browser  # noqa: F401 - a fixture
 
 ROOT = Path(bsvi.__file__).parent.parent
 
@@ -78,7 +77,7 @@ def test_every_public_name_is_in_the_reference(site):
     assert {f"bsvi.{name}" for name in bsvi.__all__} <= names
 
 
-def test_it_opens_from_disk_is_searched_and_turns_dark(site, browser):  # noqa: F811
+def test_it_opens_from_disk_is_searched_and_turns_dark(site, browser):
     context = browser.new_context(color_scheme="light", offline=True)
     page, complaints, requests = context.new_page(), [], []
     page.on("console", lambda message: complaints.append(message.text))

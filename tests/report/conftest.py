@@ -1,30 +1,12 @@
-"""A browser, and a page to open in it."""
+"""A page to open in a browser."""
 
 import json
-import os
 import re
-import shutil
 
 import pytest
 
 from bsvi.report import make_report
 from tests.report.made_runs import make_run, make_runs
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
-FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-FLAGS += " --disable-component-update --disable-sync"
-
-
-@pytest.fixture(scope="session")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    found = os.environ.get("BSVI_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
-    if not found:
-        pytest.skip("no browser found: install chromium, or name one in BSVI_BROWSER")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")
