@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from bsvi.evaluation.certificate import certify
     from bsvi.evaluation.evaluate import evaluate
     from bsvi.evaluation.gap import amortization_gap
+    from bsvi.evaluation.refine import refine
     from bsvi.evaluation.refine_anneal import refine_anneal
-    from bsvi.evaluation.refine_posterior import refine_posterior
     from bsvi.methods import objective
     from bsvi.model import VAE, DiagonalGaussian, Model
     from bsvi.objectives import Estimate, Objective
-    from bsvi.refine import SVI, Amortized
+    from bsvi.refinement import SVI, Amortized
     from bsvi.tables.methods import METHODS, Look, Method
     from bsvi.theta import AllDraws, LastDraw, Recomputed, Resampled
     from bsvi.training.loop import Training, train
@@ -41,8 +41,8 @@ _HOME = {
     "VAE": "model",
     "DiagonalGaussian": "model",
     "Trajectory": "trajectory",
-    "Amortized": "refine",
-    "SVI": "refine",
+    "Amortized": "refinement",
+    "SVI": "refinement",
     "EndToEnd": "beyond.end_to_end",
     "Network": "beyond.updates",
     "Rates": "beyond.updates",
@@ -62,7 +62,7 @@ _HOME = {
     "ais": "evaluation.ais",
     "certify": "evaluation.certificate",
     "refine_anneal": "evaluation.refine_anneal",
-    "refine_posterior": "evaluation.refine_posterior",
+    "refine": "evaluation.refine",
     "train": "training.loop",
     "wrap": "adapters.distributions",
     "Training": "training.loop",
@@ -99,8 +99,8 @@ __all__ = [
     "evaluate",
     "giwae",
     "objective",
+    "refine",
     "refine_anneal",
-    "refine_posterior",
     "responsibilities",
     "train",
     "wrap",

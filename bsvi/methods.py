@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.objectives import Objective
-from bsvi.refine import SVI, Amortized, whole
+from bsvi.refinement import SVI, Amortized, whole
 from bsvi.tables.methods import METHODS, Method
 from bsvi.theta import AllDraws, Recomputed, Resampled, ThetaRule
 

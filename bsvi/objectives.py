@@ -13,7 +13,7 @@ from bsvi.buffer_weights import Uniform
 from bsvi.checks.trial import check_model, check_repeats
 from bsvi.examples import Nested, check_axis, count, spoilt
 from bsvi.model import Model
-from bsvi.refine import Amortized, Refinement
+from bsvi.refinement import Amortized, Refinement
 from bsvi.theta import AllDraws, LastDraw, ThetaRule
 from bsvi.trajectory import Trajectory
 

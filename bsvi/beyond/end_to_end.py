@@ -19,7 +19,7 @@ from bsvi.draws import Weighed, closed_form_kl, draw, encode, posterior, weigh_d
 from bsvi.examples import Nested
 from bsvi.graphs import GraphSize, list_shared_tensors
 from bsvi.model import Model, find_reached_parameters, find_trainable, freeze
-from bsvi.refine import SVI, Refined, finite
+from bsvi.refinement import SVI, Refined, finite
 from bsvi.trajectory import Buffer
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from bsvi.draws import each_block
-from bsvi.refine import SVI
+from bsvi.refinement import SVI
 
 TINY = 1e-12  # added to a norm, so that a gradient of zero has a derivative
 KEPT = 2.0  # the gate's first logit: 88% of the old lambda

@@ -185,8 +185,12 @@ def _of_distribution(thing: Distribution) -> tuple[bytes, Parts]:
     return b"distribution", [("class", type(thing)), *_attributes(type(thing), vars(thing))]
 
 
+def _name(thing: Any) -> str:
+    return f"{_FIRST_NAMES.get(thing.__module__, thing.__module__)}.{thing.__qualname__}"
+
+
 def _of_class(thing: type) -> tuple[bytes, Parts]:
-    name = f"{thing.__module__}.{thing.__qualname__}"
+    name = _name(thing)
     if (version := find_library_version(thing.__module__)) is not None:
         return f"class {name} {version}".encode(), []
     values = ((key, value) for key, value in vars(thing).items() if callable(value) or not key.startswith("__"))
@@ -196,7 +200,7 @@ def _of_class(thing: type) -> tuple[bytes, Parts]:
 
 def _of_function(thing: types.FunctionType) -> tuple[bytes, Parts]:
     version = find_library_version(thing.__module__ or "")
-    name = f"{thing.__module__}.{thing.__qualname__}"
+    name = _name(thing)
     if version is not None and "<locals>" not in thing.__qualname__ and "<lambda>" not in thing.__qualname__:
         return f"function {name} {version}".encode(), []
     held = [*list_held(thing), ("attributes", vars(thing))]
@@ -232,6 +236,7 @@ def _of_cached(thing: Any) -> tuple[bytes, Parts]:
     return b"property", [("get", getattr(thing, "func", None) or getattr(thing, "wrapped", None))]
 
 
+_FIRST_NAMES = {"bsvi.refinement": "bsvi.refine"}  # modules under the names that stores know, so that those stay valid
 _MODULE = set(vars(nn.Module())) | {"_compiled_call_impl"}
 _BUILTIN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
 _DESCRIBERS: list[tuple[Any, Any]] = [

@@ -247,7 +247,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], int]) -> tuple[Any, Any, Bar, Any]:
     """The trained run, its images, a progress bar, and the run's SVI settings; ``passes(svi)`` is what an image costs."""
     from bsvi.experiments.trained import load_trained
-    from bsvi.refine import SVI
+    from bsvi.refinement import SVI
 
     check_numbers(arguments)
     started = runtime.start(runtime.Runtime(arguments.device, arguments.threads, arguments.compile))

@@ -26,7 +26,7 @@ from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, Pick, count, first, take
 from bsvi.model import Model, takes_x
-from bsvi.refine import whole
+from bsvi.refinement import whole
 from bsvi.tables.streams import find_streams
 
 Prior = Distribution | Callable[..., Distribution]

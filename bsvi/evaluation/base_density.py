@@ -19,7 +19,7 @@ from bsvi.evaluation.hmc import Coordinates, Position, RepeatedRows, slope_of
 from bsvi.evaluation.noise import Noise
 from bsvi.examples import Nested
 from bsvi.model import LOG_2_PI, Model
-from bsvi.refine import finite
+from bsvi.refinement import finite
 
 MOMENTS = 64  # draws from which mean and sd are taken where a family does not know them
 WIDEST = 256  # numbers of z up to which correlations are learned: their cost grows with the cube

@@ -23,7 +23,7 @@ from bsvi.evaluation.refine_anneal import Budget, list_doubts, refine, weigh_cha
 from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, count, first
 from bsvi.model import Model
-from bsvi.refine import PAPER_BATCH, whole
+from bsvi.refinement import PAPER_BATCH, whole
 
 COLUMNS = ("lower", "upper", "acceptance", "rise", "step_size", "nonfinite", "passes")
 

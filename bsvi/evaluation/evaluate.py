@@ -19,7 +19,7 @@ from bsvi.evaluation.passes import Batches, ExampleTable, Progress, check_column
 from bsvi.evaluation.scores import Score, Scores
 from bsvi.examples import Nested, Pick, repeat, tensors
 from bsvi.model import Model, uses_x
-from bsvi.refine import SVI, whole
+from bsvi.refinement import SVI, whole
 from bsvi.tables.estimators import ESTIMATORS, check_estimators
 from bsvi.tables.streams import find_streams
 

@@ -30,7 +30,7 @@ from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.evaluation.scores import Score, pack_arrays
 from bsvi.examples import Nested, Pick
 from bsvi.model import Model
-from bsvi.refine import SVI, whole
+from bsvi.refinement import SVI, whole
 from bsvi.system.files import write_atomically
 from bsvi.tables.streams import find_streams
 

@@ -24,7 +24,7 @@ from bsvi.evaluation.noise import Noise
 from bsvi.examples import Nested, Pick, check_axis, count, each, first, split, take, tensors, unpack
 from bsvi.model import Model, find_trainable, freeze, in_eval_mode
 from bsvi.objectives import check_input
-from bsvi.refine import PAPER_BATCH
+from bsvi.refinement import PAPER_BATCH
 from bsvi.runs.store import Part, Record
 from bsvi.system.terminal import count_on_terminal
 

@@ -33,7 +33,7 @@ from bsvi.evaluation.noise import KeyedModel, Noise, NoiseStream
 from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
 from bsvi.examples import Nested, Pick, count, first
 from bsvi.model import Model
-from bsvi.refine import whole
+from bsvi.refinement import whole
 from bsvi.tables.streams import find_streams
 
 MOMENT, CLIMB, ROUND, CHOOSE = find_streams("refine-anneal", "moment", "climb", "round", "choose")

@@ -12,7 +12,7 @@ from bsvi.experiments.config import Experiment, parse_phases
 from bsvi.methods import objective
 from bsvi.model import VAE
 from bsvi.objectives import Objective
-from bsvi.refine import SVI
+from bsvi.refinement import SVI
 from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.training.loop import Training
 from bsvi.training.phases import Phase, phase_of

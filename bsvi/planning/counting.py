@@ -18,7 +18,7 @@ from bsvi.planning.devices import Device, Kernel
 from bsvi.planning.pace import Pace, Passes, find_chunk
 from bsvi.planning.plan import EVALUATION_BATCH, ImageCounts
 from bsvi.planning.tally import OperationCounter
-from bsvi.refine import SVI
+from bsvi.refinement import SVI
 from bsvi.theta import AllDraws, Recomputed
 
 

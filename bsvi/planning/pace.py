@@ -16,7 +16,7 @@ from bsvi.experiments.build import BuiltExperiment, build_model, build_objective
 from bsvi.experiments.config import Experiment
 from bsvi.objectives import Objective
 from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, ImageCounts, PlannedEvaluation, Seconds
-from bsvi.refine import SVI
+from bsvi.refinement import SVI
 from bsvi.system import runtime
 from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.tables.methods import METHODS

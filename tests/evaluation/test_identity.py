@@ -265,6 +265,11 @@ def test_stores_of_the_command_lines_models_go_on_and_others_of_old_say_why_not(
         evaluate(other, x, store=tmp_path / "other", **FAST)
 
 
+def test_stores_from_before_the_refinements_module_was_renamed_stay_valid():
+    assert SVI.__module__ == "bsvi.refinement"
+    assert identify(VAE(nn.Linear(3, 4), SVI))["decoder"] == "1e00683d11957ebe"  # under the old name, bsvi.refine
+
+
 def test_another_process_finds_the_same_identity():
     """Nothing of it depends on addresses, on the order of sets or on Python's hash seed."""
     code = "from tests.evaluation.test_identity import identities; print(identities())"

@@ -27,7 +27,7 @@ from bsvi import (
     trajectory,
 )
 from bsvi.beyond import end_to_end, updates
-from bsvi.refine import Step
+from bsvi.refinement import Step
 from tests.paper.test_dreg import check_same_mean
 from tests.paper.test_end_to_end import check_iterative, check_sa_vae, check_total_derivative
 from tests.paper.test_lost_gradients import (

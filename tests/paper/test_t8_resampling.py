@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 
 from bsvi import Learned, Objective, Resampled, objective, responsibilities, theta
-from bsvi.refine import Refined
+from bsvi.refinement import Refined
 from tests.oracles import FLOAT
 from tests.paper.test_t7_gradients import QUICK, lemma_gradient, make
 

@@ -14,7 +14,7 @@ import bsvi
 from bsvi.data.batches import Batch
 from bsvi.experiments.build import build
 from bsvi.experiments.config import EXPERIMENTS
-from bsvi.refine import SVI
+from bsvi.refinement import SVI
 from bsvi.training.distributed import FailedElsewhere, Ranks
 from bsvi.training.health import NotFinite, count_latents
 from bsvi.training.team import Team

@@ -1,4 +1,4 @@
-"""refine_posterior(): the best q of every example, as a result: a better representation than the encoder's."""
+"""refine(): the best q of every example, as a result: a better representation than the encoder's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from bsvi.evaluation.passes import Batches, Progress, check_columns, evaluation_
 from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, Pick, take, unpack
 from bsvi.model import Model
-from bsvi.refine import SVI, whole
+from bsvi.refinement import SVI, whole
 
 _ELBO_DRAWS = 100  # fresh draws from which an ELBO is taken
 
 
 @dataclass(frozen=True, eq=False)
 class RefinedPosterior:
-    """What ``bsvi.refine_posterior`` returns; rows are examples, ordered by id.
+    """What ``bsvi.refine`` returns; rows are examples, ordered by id.
 
     elbo            of the refined q
     amortized_elbo  of the encoder's
@@ -74,7 +74,7 @@ class RefinedPosterior:
         return f"ELBO {self.elbo}, gained {self.gain}, {1000 * self.seconds_per_example:.3g} ms per example"
 
 
-def refine_posterior(
+def refine(
     model: Model,
     batches: Batches,
     steps: int = 500,
@@ -100,7 +100,7 @@ def refine_posterior(
     Example:
         >>> from bsvi import VAE
         >>> model = VAE(torch.nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
-        >>> refined = refine_posterior(model, torch.ones(6, 3), steps=50)
+        >>> refined = refine(model, torch.ones(6, 3), steps=50)
         >>> refined.mean.shape, refined.gain.mean > 0
         (torch.Size([6, 2]), True)
     """

@@ -17,7 +17,7 @@ X = data(MODEL, 30)
 
 def test_the_refined_q_is_the_posterior_where_the_family_holds_it():
     """Adam ends within 0.02 nats of the optimum; 6 standard errors beside it. The encoder's gap is known."""
-    refined = bsvi.refine_posterior(MODEL, X, steps=200)
+    refined = bsvi.refine(MODEL, X, steps=200)
     exact = Diagonal().encode(X).detach()
     assert (refined.lambda_ - exact).abs().max() < 0.4  # the encoder is off by 0.5 and 1
     assert (refined.mean - exact[:, :2]).abs().mean() < 0.3 * (MODEL.encode(X) - exact)[:, :2].abs().mean()
@@ -27,15 +27,15 @@ def test_the_refined_q_is_the_posterior_where_the_family_holds_it():
 
 def test_a_store_goes_on_and_any_batching_gives_the_same(tmp_path):
     store = tmp_path / "refined.jsonl"
-    bsvi.refine_posterior(MODEL, [X[:10]], steps=5, store=store)
+    bsvi.refine(MODEL, [X[:10]], steps=5, store=store)
     size = store.stat().st_size
-    resumed = bsvi.refine_posterior(MODEL, [X[:10], X[10:]], steps=5, store=store)
-    whole = bsvi.refine_posterior(MODEL, X, steps=5)
+    resumed = bsvi.refine(MODEL, [X[:10], X[10:]], steps=5, store=store)
+    whole = bsvi.refine(MODEL, X, steps=5)
     assert store.stat().st_size > size and resumed.lambda_.dtype == whole.lambda_.dtype == torch.float64
     torch.testing.assert_close(resumed.lambda_, whole.lambda_)
     with pytest.raises(ValueError, match="holds another evaluation"):
-        bsvi.refine_posterior(MODEL, X, steps=6, store=store)
-    stored = bsvi.refine_posterior(MODEL, X, steps=5, store=store)
+        bsvi.refine(MODEL, X, steps=6, store=store)
+    stored = bsvi.refine(MODEL, X, steps=5, store=store)
     assert torch.equal(stored.lambda_, resumed.lambda_)
 
 
@@ -46,7 +46,7 @@ def test_a_wrapped_model_gives_its_own_distributions_back():
         lambda x, z: torch.distributions.Normal(z["a"], 0.3).log_prob(x[:, :2]).sum(-1),
         module=net,
     )
-    refined = bsvi.refine_posterior(model, torch.randn(4, 3), steps=20)
+    refined = bsvi.refine(model, torch.randn(4, 3), steps=20)
     assert isinstance(refined.q()["a"], torch.distributions.Normal) and refined.q()["a"].loc.shape == (4, 2)
 
 
