@@ -18,15 +18,15 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
 from bsvi.draws import log_prior, posterior
+from bsvi.evaluation.arguments import check_counts
 from bsvi.evaluation.diagnostics import Tally
-from bsvi.evaluation.evaluate import check_at_least_1, cut_into_chunks, encode_detached
+from bsvi.evaluation.evaluate import cut_into_chunks, encode_detached
 from bsvi.evaluation.hmc import Coordinates, Path, PriorPath, move_chains
 from bsvi.evaluation.noise import Noise, NoiseStream
-from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
+from bsvi.evaluation.passes import Batches, Progress, tabulate
 from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, Pick, count, first, take
 from bsvi.model import Model, takes_x
-from bsvi.refinement import whole
 from bsvi.tables.streams import find_streams
 
 Prior = Distribution | Callable[..., Distribution]
@@ -109,12 +109,8 @@ def ais(
         >>> abs(annealed.log_likelihood.mean - -0.5 * math.log(4 * math.pi)) < 0.1
         True
     """
-    chains, leapfrog, pilots = (
-        check_at_least_1("chains", chains),
-        check_at_least_1("leapfrog", leapfrog),
-        check_at_least_1("pilots", pilots),
-    )
-    temperatures, seed = check_at_least_1("temperatures", temperatures), whole("seed", seed)
+    settings = {"chains": chains, "temperatures": temperatures, "leapfrog": leapfrog, "pilots": pilots}
+    seed, chains, temperatures, leapfrog, pilots = check_counts(seed, chunk, **settings)
     if temperatures < 2:
         raise ValueError("temperatures must be at least 2, got 1; 500 is the default")
     betas = make_schedule(temperatures)
@@ -158,12 +154,11 @@ def ais(
         }
 
     settings = {"chains": chains, "temperatures": temperatures, "leapfrog": leapfrog, "pilots": pilots}
+    columns = ("log_likelihood", "ess", "acceptance", "step_size", "nonfinite")
     bound = "lower" if reverse is None else "upper"
     question = {"what": "ais", "version": 1, "seed": seed, "bound": bound, **settings, "prior": str(prior)}
-    table = tabulate(
-        model, batches, anneal_batch, question, store, progress, (batch, ids), prior=prior, reverse=reverse
-    )
-    check_columns(table, ("log_likelihood", "ess", "acceptance", "step_size", "nonfinite"), store)
+    picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
+    table = tabulate(model, batches, anneal_batch, question, store, progress, picks, columns, **own)
     warnings = (*_list_doubts(table.values, chains), *table.notes)
     passes = 2 * (chains + pilots) * (1 + (temperatures - 1) * leapfrog)
     return Annealed(table.ids, table.values, bound, warnings, table.seconds, passes)

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from bsvi.draws import posterior
 from bsvi.evaluation.ais import Prior, resolve_prior
-from bsvi.evaluation.evaluate import check_at_least_1, encode_detached
-from bsvi.evaluation.passes import Progress, check_columns, evaluation_mode, tabulate
+from bsvi.evaluation.arguments import check_counts
+from bsvi.evaluation.evaluate import encode_detached
+from bsvi.evaluation.passes import Progress, evaluation_mode, tabulate
 from bsvi.evaluation.refine_anneal import Budget, list_doubts, refine, weigh_chains
 from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, count, first
 from bsvi.model import Model
-from bsvi.refinement import PAPER_BATCH, whole
+from bsvi.refinement import PAPER_BATCH
 
 COLUMNS = ("lower", "upper", "acceptance", "rise", "step_size", "nonfinite", "passes")
 
@@ -104,8 +105,8 @@ def certify(
         >>> certify(model, torch.zeros(1, 1), lambda z: torch.normal(z, 1.0), images=20).gap.mean < 0.1
         True
     """
-    images, passes, seed = check_at_least_1("images", images), check_at_least_1("passes", passes), whole("seed", seed)
-    z, batches = draw_pairs(model, like, sample, images, seed, prior, check_at_least_1("batch_size", batch_size))
+    seed, images, passes, rows = check_counts(seed, chunk, images=images, passes=passes, batch_size=batch_size)
+    z, batches = draw_pairs(model, like, sample, images, seed, prior, rows)
 
     def bracket(x: Nested, ids: Tensor) -> dict[str, Tensor]:
         refined = refine(model, x, ids, passes if budget is None else budget, seed, prior, chunk)
@@ -117,8 +118,7 @@ def certify(
 
     asked = {"passes": passes} if budget is None else dict(vars(budget))
     question = {"what": "certificate", "version": 1, "seed": seed, **asked, "prior": str(prior)}
-    table = tabulate(model, batches, bracket, question, store, progress, prior=prior)
-    check_columns(table, COLUMNS, store)
+    table = tabulate(model, batches, bracket, question, store, progress, columns=COLUMNS, prior=prior)
     return Certificate(table.ids, table.values, (*list_doubts(table.values), *table.notes), table.seconds)
 
 

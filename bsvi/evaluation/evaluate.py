@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from bsvi.beyond.with_refinement import WithRefinement
 from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
+from bsvi.evaluation.arguments import check_at_least_1, check_counts
 from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
 from bsvi.evaluation.noise import KeyedModel
-from bsvi.evaluation.passes import Batches, ExampleTable, Progress, check_columns, tabulate
+from bsvi.evaluation.passes import Batches, ExampleTable, Progress, tabulate
 from bsvi.evaluation.scores import Score, Scores
 from bsvi.examples import Nested, Pick, repeat, tensors
 from bsvi.model import Model, uses_x
-from bsvi.refinement import SVI, whole
+from bsvi.refinement import SVI
 from bsvi.tables.estimators import ESTIMATORS, check_estimators
 from bsvi.tables.streams import find_streams
 
@@ -76,13 +77,11 @@ def evaluate(
         >>> scores.log_likelihood.per_example.shape, list(scores.iwae), scores.elbo.mean <= scores.log_likelihood.mean
         ((6,), [20, 40, 60, 80, 100], True)
     """
-    k, seed, elbo_draws = check_at_least_1("k", k), whole("seed", seed), check_at_least_1("elbo_draws", elbo_draws)
+    seed, k, elbo_draws, passes = check_counts(seed, chunk, k=k, elbo_draws=elbo_draws, passes=passes)
     svi = replace(SVI() if svi is None else svi, steps=k)
     iwae = range(k, 5 * k + 1, k) if iwae is None else iwae if isinstance(iwae, Iterable) else (iwae,)
     counts = tuple(sorted({check_at_least_1("iwae", n) for n in iwae}))
-    if chunk is not None:
-        check_at_least_1("chunk", chunk)
-    asked, passes = check_estimators(estimators), check_at_least_1("passes", passes)
+    asked = check_estimators(estimators)
     if asked and isinstance(batches, Iterator):
         raise ValueError("estimators go through the batches once more, and a generator can be read once; give a list")
 
@@ -105,9 +104,9 @@ def evaluate(
         "iwae": list(counts),
         "elbo_draws": elbo_draws,
     }
-    table = tabulate(model, batches, score_batch, question, store, progress, (batch, ids), svi=svi)
-    check_columns(table, [*SCORES, *diagnostic_names("bsvi"), *(f"iwae_{n}" for n in counts)], store)
-    check_columns(table, diagnostic_names("iwae") if counts else (), store)
+    columns = [*SCORES, *diagnostic_names("bsvi"), *(f"iwae_{n}" for n in counts)]
+    columns += diagnostic_names("iwae") if counts else []
+    table = tabulate(model, batches, score_batch, question, store, progress, (batch, ids), columns, svi=svi)
     scores = make_scores(table, k, seed, max(counts, default=0), svi)
     for name in asked:
         beside = None if store is None else Path(store).with_name(f"{ESTIMATORS[name].name(passes)}-{Path(store).name}")
@@ -258,9 +257,3 @@ def list_doubts(title: str, name: str, values: Mapping[str, np.ndarray], draws: 
             "the decoder"
         )
     return lines
-
-
-def check_at_least_1(name: str, value: SupportsIndex) -> int:
-    if (number := whole(name, value)) < 1:
-        raise ValueError(f"{name} must be at least 1, a whole number, got {value!r}")
-    return number

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from bsvi.evaluation.arguments import check_counts
 from bsvi.evaluation.evaluate import (
-    check_at_least_1,
     diagnose,
     diagnostic_names,
     encode_detached,
@@ -26,11 +26,11 @@ from bsvi.evaluation.evaluate import (
     tally_draws,
 )
 from bsvi.evaluation.noise import KeyedModel
-from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
+from bsvi.evaluation.passes import Batches, Progress, tabulate
 from bsvi.evaluation.scores import Score, pack_arrays
 from bsvi.examples import Nested, Pick
 from bsvi.model import Model
-from bsvi.refinement import SVI, whole
+from bsvi.refinement import SVI
 from bsvi.system.files import write_atomically
 from bsvi.tables.streams import find_streams
 
@@ -201,9 +201,9 @@ def amortization_gap(
     if effort not in EFFORTS:
         raise ValueError(f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
     steps, k = EFFORTS[effort] if steps is None else steps, EFFORTS[effort] if k is None else k
-    given = Climb(steps=check_at_least_1("steps", steps)) if climb is None else climb
+    seed, steps, k = check_counts(seed, chunk, steps=steps, k=k)
+    given = Climb(steps=steps) if climb is None else climb
     widen = Widen(steps=max(1, given.steps // 4))
-    k, seed = check_at_least_1("k", k), whole("seed", seed)
 
     def split_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         lambda_0 = encode_detached(model, x, names, seed)
@@ -219,8 +219,8 @@ def amortization_gap(
 
     question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
     question |= {"lambda": True} if keep_lambda else {}
-    table = tabulate(model, batches, split_batch, question, store, progress, (batch, ids), climb=given)
-    check_columns(table, [*NAMES, "climb_gain", *diagnostic_names("iwae")], store)
+    columns = [*NAMES, "climb_gain", *diagnostic_names("iwae")]
+    table = tabulate(model, batches, split_batch, question, store, progress, (batch, ids), columns, climb=given)
     warnings = [*list_doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
     gain = Score(table.values["climb_gain"], table.ids)
     if gain.mean > 0.1 and not gain.mean < 3 * gain.stderr:

@@ -54,6 +54,7 @@ def tabulate(
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
     picks: tuple[Pick | None, Pick | None] = (None, None),
+    columns: Iterable[str] = (),
     **others: Any,
 ) -> ExampleTable:
     """``function(x, ids)`` of every batch, as one table.
@@ -61,7 +62,7 @@ def tabulate(
     ``question``, and ``others`` such as a refinement or a function of the user's own, are what the numbers depend on besides
     model and data; with ``store``, finished examples are kept under them and not computed again. ``progress`` is called
     after every batch with the number of examples done; without it a terminal shows that number. ``picks`` take x and ids out
-    of a batch, see ``unpack``.
+    of a batch, see ``unpack``. A table that lacks one of ``columns`` came from a store that was spoilt: ValueError.
     """
     check_batches(batches)
     with evaluation_mode(model), count_on_terminal(str(question.get("what"))) as shown:
@@ -69,18 +70,14 @@ def tabulate(
         progress = shown if progress is None else progress
         record = None if store is None else Record(store, question | describe_model(model, **others))
         try:
-            return _tabulate(
-                model, _name_examples(batches, *picks), function, record, int(question.get("seed", 0)), progress
-            )
+            seed = int(question.get("seed", 0))
+            table = _tabulate(model, _name_examples(batches, *picks), function, record, seed, progress)
         finally:
             if record is not None:
                 record.close()
-
-
-def check_columns(table: ExampleTable, names: Iterable[str], store: str | PathLike[str] | None) -> None:
-    """ValueError where a table that came from a store lacks some of these numbers: the store was spoilt."""
-    if lacking := [name for name in names if name not in table.values]:
+    if lacking := [name for name in columns if name not in table.values]:
         raise ValueError(f"{store} is damaged (it lacks {', '.join(lacking)}); remove it and evaluate again")
+    return table
 
 
 def _tabulate(

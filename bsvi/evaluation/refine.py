@@ -11,14 +11,15 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from bsvi.draws import posterior
-from bsvi.evaluation.evaluate import check_at_least_1, encode_detached, tally_draws
+from bsvi.evaluation.arguments import check_counts
+from bsvi.evaluation.evaluate import encode_detached, tally_draws
 from bsvi.evaluation.gap import JUDGE, Climb, find_best_lambda, gather_lambda, name_columns
 from bsvi.evaluation.noise import KeyedModel
-from bsvi.evaluation.passes import Batches, Progress, check_columns, evaluation_mode, tabulate, to_device_of
+from bsvi.evaluation.passes import Batches, Progress, evaluation_mode, tabulate, to_device_of
 from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, Pick, take, unpack
 from bsvi.model import Model
-from bsvi.refinement import SVI, whole
+from bsvi.refinement import SVI
 
 _ELBO_DRAWS = 100  # fresh draws from which an ELBO is taken
 
@@ -104,8 +105,8 @@ def refine(
         >>> refined.mean.shape, refined.gain.mean > 0
         (torch.Size([6, 2]), True)
     """
-    given = Climb(steps=check_at_least_1("steps", steps)) if climb is None else climb
-    seed, seen = whole("seed", seed), list[Nested]()
+    seed, steps = check_counts(seed, chunk, steps=steps)
+    given, seen = Climb(steps=steps) if climb is None else climb, list[Nested]()
 
     def refine_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         lambda_0 = encode_detached(model, x, names, seed)
@@ -125,8 +126,8 @@ def refine(
         return unpack(given, batch, ids)[1]
 
     question = {"what": "refine", "version": 1, "seed": seed, "climb": str(given)}
-    table = tabulate(model, batches, refine_batch, question, store, progress, (pick, name), climb=given)
-    check_columns(table, ("elbo", "amortized_elbo", "lambda_0"), store)
+    columns = ("elbo", "amortized_elbo", "lambda_0")
+    table = tabulate(model, batches, refine_batch, question, store, progress, (pick, name), columns, climb=given)
     with evaluation_mode(
         model
     ):  # all may have come from the store: the model sees some x, and says what lambda is like

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bsvi.draws import posterior
 from bsvi.evaluation.ais import Annealed, Prior, anneal, check_draws, find_prior, list_nonfinite, make_schedule
+from bsvi.evaluation.arguments import check_at_least_1, check_counts
 from bsvi.evaluation.base_density import (
     WIDEST,
     GaussianPath,
@@ -27,10 +28,10 @@ from bsvi.evaluation.base_density import (
     match_moments,
 )
 from bsvi.evaluation.diagnostics import Tally
-from bsvi.evaluation.evaluate import check_at_least_1, cut_into_chunks, encode_detached
+from bsvi.evaluation.evaluate import cut_into_chunks, encode_detached
 from bsvi.evaluation.hmc import Coordinates
 from bsvi.evaluation.noise import KeyedModel, Noise, NoiseStream
-from bsvi.evaluation.passes import Batches, Progress, check_columns, tabulate
+from bsvi.evaluation.passes import Batches, Progress, tabulate
 from bsvi.examples import Nested, Pick, count, first
 from bsvi.model import Model
 from bsvi.refinement import whole
@@ -142,9 +143,7 @@ def refine_anneal(
         >>> abs(annealed.log_likelihood.mean - -1.265512) < 0.01
         True
     """
-    passes, seed = check_at_least_1("passes", passes), whole("seed", seed)
-    if chunk is not None:
-        check_at_least_1("chunk", chunk)
+    seed, passes = check_counts(seed, chunk, passes=passes)
 
     def anneal_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         refined = refine(model, x, names, passes if budget is None else budget, seed, prior, chunk)
@@ -158,10 +157,8 @@ def refine_anneal(
     bound = "lower" if reverse is None else "upper"
     asked = {"passes": passes} if budget is None else dict(vars(budget))
     question = {"what": "refine_anneal", "version": 1, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
-    table = tabulate(
-        model, batches, anneal_batch, question, store, progress, (batch, ids), prior=prior, reverse=reverse
-    )
-    check_columns(table, COLUMNS, store)
+    picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
+    table = tabulate(model, batches, anneal_batch, question, store, progress, picks, COLUMNS, **own)
     warnings = (*list_doubts(table.values), *table.notes)
     return Annealed(table.ids, table.values, bound, warnings, table.seconds, int(table.values["passes"].mean()))
 
