@@ -78,15 +78,15 @@ class GraphSize:
 
     def __init__(self, measured: bool, shared: Iterable[Tensor] = ()) -> None:
         self.bytes = 0
-        self._storages = {tensor.untyped_storage().data_ptr() for tensor in shared} if measured else set[int]()
+        self._storages = {tensor.untyped_storage()._cdata for tensor in shared} if measured else set[int]()
         self._hooks = (
             torch.autograd.graph.saved_tensors_hooks(self._count, lambda saved: saved) if measured else nullcontext()
         )
 
     def _count(self, saved: Tensor) -> Tensor:
         storage = saved.untyped_storage()
-        if storage.data_ptr() not in self._storages:  # views of one tensor are kept once
-            self._storages.add(storage.data_ptr())
+        if storage._cdata not in self._storages:  # views of one tensor are kept once; meta tensors have no data_ptr
+            self._storages.add(storage._cdata)
             self.bytes += storage.nbytes()
         return saved
 

@@ -1,13 +1,9 @@
 """``objective(name)``: one row of the table of methods (bsvi/tables/methods.py), built."""
 
-import math
-from dataclasses import replace
-
-from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.objectives import Objective
-from bsvi.refinement import SVI, Amortized, whole
+from bsvi.refinement import SVI, Options, TakesOptions, whole
 from bsvi.tables.methods import METHODS, Method
-from bsvi.theta import AllDraws, Recomputed, Resampled, ThetaRule
+from bsvi.theta import ThetaRule
 
 __all__ = ["METHODS", "Method", "objective"]
 
@@ -54,18 +50,10 @@ def objective(
     k = svi.steps if k is None else whole("k", k)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}; for no refinement use objective('vae')")
-    theta = method.theta if isinstance(method.theta, ThetaRule) else method.theta()
-    if isinstance(theta, Resampled):
-        theta = Resampled(resampled)
-    draws = method.draws(k, svi)
-    if isinstance(draws, EndToEnd):
-        draws = draws.change(width, learned_rates, finite_difference)
-        if recompute is not None and isinstance(theta, AllDraws):
-            theta = AllDraws(budget=0.0 if recompute else math.inf)  # of a step's graph; Recomputed would cut it off
-    elif learned_rates is not None or finite_difference:
+    draws, rest = method.draws(k, svi), Options(recompute, width, learned_rates, finite_difference)
+    if isinstance(draws, TakesOptions):
+        draws, rest = draws.take_options(rest)
+    if rest.learned_rates is not None or rest.finite_difference:
         raise ValueError(f"{name} is not trained end to end: leave learned_rates and finite_difference out")
-    elif isinstance(draws, Amortized):
-        draws = replace(draws, recompute=bool(recompute) and draws.draws > 1)
-    elif isinstance(theta, AllDraws) and recompute is not None:
-        theta = Recomputed() if recompute else AllDraws(budget=math.inf)
-    return Objective(draws, method.pi(k + 1), theta)
+    theta = method.theta if isinstance(method.theta, ThetaRule) else method.theta()
+    return Objective(draws, method.pi(k + 1), theta.change(resampled, rest.recompute))

@@ -13,8 +13,8 @@ from bsvi.buffer_weights import Uniform
 from bsvi.checks.trial import check_model, check_repeats
 from bsvi.examples import Nested, check_axis, count, spoilt
 from bsvi.model import Model
-from bsvi.refinement import Amortized, Refinement
-from bsvi.theta import AllDraws, LastDraw, ThetaRule
+from bsvi.refinement import Refinement
+from bsvi.theta import AllDraws, ThetaRule
 from bsvi.trajectory import Trajectory
 
 
@@ -58,10 +58,9 @@ class Objective(nn.Module):
         self.buffer_weight = Uniform() if buffer_weight is None else buffer_weight
         self.theta = AllDraws() if theta is None else theta
         self.bound = bound
-        if isinstance(refinement, Amortized) and not isinstance(self.theta, AllDraws | LastDraw):
-            raise ValueError(
-                f"{type(self.theta).__name__} goes with SVI; Amortized keeps all its graphs for phi, so use AllDraws()"
-            )
+        if getattr(refinement, "needs_graphs", False) and self.theta.attach == 0:
+            rule, name = type(self.theta).__name__, type(refinement).__name__
+            raise ValueError(f"{rule} goes with SVI; {name} keeps all its graphs for phi, so use AllDraws()")
 
     def forward(self, model: Model, x: Nested, beta: float = 1.0) -> Estimate:
         check_model(model)

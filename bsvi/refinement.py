@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -50,6 +50,24 @@ class Refinement(Protocol):
 
 
 @dataclass(frozen=True)
+class Options:
+    """What ``bsvi.objective`` may be asked for beyond the method's row; its arguments of these names explain them."""
+
+    recompute: bool | None = None
+    width: int | None = None
+    learned_rates: bool | None = None
+    finite_difference: bool = False
+
+
+@runtime_checkable
+class TakesOptions(Protocol):
+    """A refinement that has options of its own."""
+
+    def take_options(self, options: Options) -> tuple[Refinement, Options]:
+        """The refinement with the options that are its own, and those that it leaves to others."""
+
+
+@dataclass(frozen=True)
 class Amortized:
     """``draws`` independent draws from the encoder's own q(z; lambda_0): the VAE with one, IWAE with more.
 
@@ -61,6 +79,7 @@ class Amortized:
     draws: int = 1
     recompute: bool = False
     dreg: bool = False
+    needs_graphs: ClassVar[bool] = True  # phi follows them, so theta's rule must not do without
 
     def __post_init__(self) -> None:
         vars(self).update(draws=whole("draws", self.draws))
@@ -87,6 +106,11 @@ class Amortized:
         if self.dreg and self.draws > 1 and torch.is_grad_enabled():
             square_weights(drawn, trajectory.log_w, beta)
         return Refined(trajectory, torch.zeros(len(lambda_), dtype=torch.float64, device=lambda_.device))
+
+    def take_options(self, options: Options) -> tuple["Amortized", Options]:
+        """Itself with ``recompute``, which needs more than one draw."""
+        recompute = bool(options.recompute) and self.draws > 1
+        return replace(self, recompute=recompute), replace(options, recompute=None)
 
     @property
     def rows(self) -> int:
@@ -208,9 +232,7 @@ class SVI:
                 q = posterior(model, lambda_, x)
                 steering = drawn = draw(q, samples, batch)  # l.6
             steered = weighed = graphs.weigh(i, drawn, steers=not self.double_sampling)  # l.7
-            if (
-                self.double_sampling
-            ):  # section 4.2: a draw of its own steers, so that lambda_{i+1} does not depend on z_i
+            if self.double_sampling:  # section 4.2: a draw of its own steers, and lambda_{i+1} does not depend on z_i
                 with torch.enable_grad():
                     steering = draw(q, samples, batch)
                 steered = graphs.weigh_apart(steering, steers=True)

@@ -56,6 +56,10 @@ class ThetaRule:
         """Passes of the decoder per example that this rule adds to those of ``rows`` draws, if graphs are kept as asked."""
         return 0
 
+    def change(self, resampled: int = 1, recompute: bool | None = None) -> "ThetaRule":
+        """The rule with what ``bsvi.objective`` was asked for, as far as it is its own."""
+        return self
+
 
 @dataclass(frozen=True)
 class AllDraws(ThetaRule):
@@ -67,6 +71,9 @@ class AllDraws(ThetaRule):
 
     budget: float = 2.0**30
     attach: ClassVar[int | None] = None
+
+    def change(self, resampled: int = 1, recompute: bool | None = None) -> ThetaRule:
+        return self if recompute is None else Recomputed() if recompute else AllDraws(budget=math.inf)
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,9 @@ class Resampled(ThetaRule):
 
     def decoder_calls(self, rows: int) -> int:
         return self.draws
+
+    def change(self, resampled: int = 1, recompute: bool | None = None) -> ThetaRule:
+        return Resampled(resampled)
 
 
 @dataclass(frozen=True)

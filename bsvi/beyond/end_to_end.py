@@ -19,7 +19,7 @@ from bsvi.draws import Weighed, closed_form_kl, draw, encode, posterior, weigh_d
 from bsvi.examples import Nested
 from bsvi.graphs import GraphSize, list_shared_tensors
 from bsvi.model import Model, find_reached_parameters, find_trainable, freeze
-from bsvi.refinement import SVI, Refined, finite
+from bsvi.refinement import SVI, Options, Refined, finite
 from bsvi.trajectory import Buffer
 
 
@@ -45,6 +45,8 @@ class EndToEnd(nn.Module):
         finite_difference: take second-order products from differences of gradients, for decoders that cannot be
             differentiated twice.
         encoder: whether phi follows the whole bound; else ln w_0 alone, as in Algorithm 1.
+        recompute: whether each step runs again in backward, so that one step's graph is alive at a time; None: where
+            the graphs would take more memory than theta's rule allows.
 
     Example:
         >>> from bsvi import SVI, VAE, Objective
@@ -55,6 +57,8 @@ class EndToEnd(nn.Module):
         torch.Size([2, 1])
     """
 
+    recompute: bool | None = None
+
     def __init__(
         self,
         svi: SVI,
@@ -63,16 +67,21 @@ class EndToEnd(nn.Module):
         second_order: bool = True,
         finite_difference: bool = False,
         encoder: bool = True,
+        recompute: bool | None = None,
     ) -> None:
         super().__init__()
         self.svi = svi
         self.update: Any = Rates(svi) if update is None else update
         self.second_order, self.finite_difference, self.encoder = second_order, finite_difference, encoder
+        if recompute is not None:  # else it is no part of what a store is asked for by
+            self.recompute = recompute
         self.tried = False  # whether a decoder has been differentiated twice
 
     def forward(
         self, model: Model, x: Nested, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
     ) -> Refined:
+        if self.recompute is not None:
+            budget = 0.0 if self.recompute else math.inf
         lambda_0 = encode(model, x)
         start = lambda_0 if self.encoder else lambda_0.detach()
         theta = find_trainable(model) if attach == 0 else []  # to freeze, where theta's rule gives it another gradient
@@ -204,15 +213,17 @@ class EndToEnd(nn.Module):
         """Weighted draws per example."""
         return self.svi.rows
 
-    def change(self, width: int | None, learned: bool | None = None, finite_difference: bool = False) -> "EndToEnd":
-        """The same refinement for a lambda of this width, with rates that are ``learned`` or not (None: as they are)."""
-        return EndToEnd(
+    def take_options(self, options: Options) -> tuple["EndToEnd", Options]:
+        """The same refinement for a lambda of this width, with rates that are learned or not; all options are its own."""
+        changed = EndToEnd(
             self.svi,
-            self.update.change(width, learned),
+            self.update.change(options.width, options.learned_rates),
             second_order=self.second_order,
-            finite_difference=finite_difference or self.finite_difference,
+            finite_difference=options.finite_difference or self.finite_difference,
             encoder=self.encoder,
+            recompute=self.recompute if options.recompute is None else options.recompute,
         )
+        return changed, Options()
 
     @property
     def decoder_calls(self) -> int:
@@ -221,7 +232,7 @@ class EndToEnd(nn.Module):
         return self.svi.decoder_calls + again
 
     def extra_repr(self) -> str:
-        return f"{self.svi}, second_order={self.second_order}"
+        return f"{self.svi}, second_order={self.second_order}, recompute={self.recompute}"
 
 
 def gradient(value: Tensor, at: Tensor, twice: bool, retain: bool) -> Tensor:

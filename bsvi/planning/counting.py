@@ -1,6 +1,5 @@
 """What a training step costs, counted on tensors without contents: in seconds and without memory, whatever its size."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,18 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bsvi.beyond.end_to_end import EndToEnd
-from bsvi.draws import encode, weigh
+from bsvi.draws import weigh
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import Experiment
 from bsvi.model import VAE, in_eval_mode
-from bsvi.objectives import Objective
 from bsvi.planning.devices import Device, Kernel
 from bsvi.planning.pace import Pace, Passes, find_chunk
 from bsvi.planning.plan import EVALUATION_BATCH, ImageCounts
 from bsvi.planning.tally import OperationCounter
 from bsvi.refinement import SVI
-from bsvi.theta import AllDraws, Recomputed
 
 
 @dataclass(frozen=True)
@@ -56,17 +52,20 @@ def count_step(e: Experiment, images: ImageCounts, on_cpu: bool = False) -> Coun
     """
     model = build_on_meta(e, images, on_cpu)
     x = torch.empty(e.batch_size, *images.shape, device="meta")
-    objective = settle_objective(build_objective(e).to("meta"), model, x)
+    objective = build_objective(e).to("meta")
     weights = [*model.parameters(), *objective.parameters()]
+    with OperationCounter():
+        objective.refinement(model, x)  # what is tried and made at the first step alone is no part of the others
     with OperationCounter() as step:
         step.ignore([*weights, *model.buffers(), x])
-        objective(model, x).loss.backward()
+        estimate = objective(model, x)
+        estimate.loss.backward()
     with OperationCounter() as encoding:
         model.encode(x).sum().backward()
     size, buffers = _bytes(weights), _bytes(model.buffers())
     # weights, last step's gradients (freed after the forward pass), AMSGrad's three moments, and the best weights so far
     memory = 6 * size + 2 * buffers + step.peak
-    return Count(objective.decoder_calls, step.flops, step.flops - encoding.flops, memory, dict(step.kernels))
+    return Count(estimate.decoder_calls, step.flops, step.flops - encoding.flops, memory, dict(step.kernels))
 
 
 def count_steps(experiments: Mapping[str, Experiment], images: ImageCounts, on_cpu: bool = False) -> dict[str, Count]:
@@ -81,31 +80,6 @@ def count_steps(experiments: Mapping[str, Experiment], images: ImageCounts, on_c
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def settle_objective(objective: Objective, model: VAE, x: Tensor) -> Objective:
-    """The objective after it has decided whether the decoder's graphs fit its budget, which it cannot see on meta tensors."""
-    theta, svi = objective.theta, objective.refinement
-    if isinstance(theta, AllDraws) and isinstance(svi, SVI | EndToEnd) and theta.budget < math.inf:
-        sizes: dict[int, int] = {}
-
-        def note(saved: Tensor) -> Tensor:
-            sizes[saved.untyped_storage()._cdata] = saved.untyped_storage().nbytes()
-            return saved
-
-        lambda_ = encode(model, x).detach().requires_grad_()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-            kept: object = (  # noqa: F841 - keeps the storages apart
-                weigh(model, x, model.posterior(lambda_), svi.samples)
-                if isinstance(svi, SVI)
-                else svi.take(0, model, x, lambda_, svi.update.begin(lambda_), 1.0, [])
-            )
-        fits = (svi.steps + 1) * sum(sizes.values()) <= theta.budget
-        again = (
-            Recomputed() if isinstance(svi, SVI) else AllDraws(budget=-1.0)
-        )  # a size on meta tensors is never above 0
-        objective.theta = AllDraws(budget=math.inf) if fits else again
-    return objective
 
 
 def price_pace(e: Experiment, images: ImageCounts, device: Device, counts: dict[str, Count]) -> Pace:

@@ -20,14 +20,14 @@ from bsvi.data.download import find
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.nets.flops import convolution_backward_flops
-from bsvi.planning.counting import count_step, settle_objective
+from bsvi.planning.counting import count_step
 from bsvi.planning.devices import DEVICES, Kernel, find_device
 from bsvi.planning.pace import Pace, Passes, measure_pace
 from bsvi.planning.plan import PlannedEvaluation, Seconds, describe_images, make_plan
 from bsvi.planning.tally import OperationCounter
 from bsvi.system import runtime
 from bsvi.tables.methods import METHODS, choose_methods
-from bsvi.theta import AllDraws, Recomputed
+from bsvi.theta import AllDraws
 from tests.pace import cpu_seconds, slowness
 
 DIGITS = EXPERIMENTS["digits"]
@@ -58,9 +58,7 @@ def test_counted_operations_equal_those_of_a_real_step(method):
     e = short("digits", method)
     model, objective = build_model(e, (1, 8, 8), "bernoulli"), build_objective(e)
     mapping = {torch.ops.aten.convolution_backward: convolution_backward_flops}
-    vars(objective.refinement)["tried"] = (
-        True  # end to end: the first step of a run also tries whether a decoder can do it
-    )
+    vars(objective.refinement)["tried"] = True  # end to end: a first step also tries whether a decoder can do it
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         objective(model, torch.rand(e.batch_size, 1, 8, 8).round()).loss.backward()
     found = count_step(e, describe_images(e), on_cpu=True)
@@ -99,12 +97,16 @@ def test_recomputing_takes_the_memory_of_one_graph_and_keeping_that_of_all():
 
 def test_whether_the_graphs_fit_is_decided_as_in_a_real_step():
     e = short("digits", "bsvi")
-    model, x = build_model(e, (1, 8, 8), "bernoulli").to("meta"), torch.empty(50, 1, 8, 8, device="meta")
-    kept = count_step(e, describe_images(e)).memory
-    for budget, rule in ((2.0 * kept, AllDraws), (0.5 * kept, Recomputed)):
+    model, x = build_model(e, (1, 8, 8), "bernoulli"), torch.zeros(50, 1, 8, 8)
+
+    def calls(device, budget):
         objective = build_objective(e)
         objective.theta = AllDraws(budget=budget)
-        assert isinstance(settle_objective(objective, model, x).theta, rule)
+        with OperationCounter():
+            return objective(model.to(device), x.to(device)).decoder_calls
+
+    real, counted = ([calls(device, 2.0**power) for power in (16, 20, 24, 28)] for device in ("cpu", "meta"))
+    assert real == counted and real[0] == 2 * real[-1]  # beyond the budget the decoder runs again
 
 
 def test_an_operation_takes_as_long_as_what_limits_it():
