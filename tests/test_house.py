@@ -130,6 +130,14 @@ def test_files_of_run_folders_are_opened_in_one_way(path):
             )
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_there_is_one_clock(path):
+    """Who needs a duration takes a Stopwatch of bsvi.system.clock, and says it by format_duration."""
+    if path.name != "clock.py":
+        assert not re.search(r"time\.(monotonic|perf_counter|process_time)\b", path.read_text())
+        assert not re.search(r"^def format_\w*(time|clock|hours|minutes|seconds|duration)\b", path.read_text(), re.M)
+
+
 MAY_LIST = {  # who may list names of a table, and why
     "tables/": "it is the table",
     "report/tables.py": "with which of the paper's methods others are compared",

@@ -86,10 +86,10 @@ def main(argv: list[str] | None = None) -> int:
 def run_benchmark(options: argparse.Namespace) -> Any:
     """Run what the options ask for, print its table, return its result."""
     from bsvi.bench import decoder, memory, sampling, sizes
-    from bsvi.bench.rounds import Clock
+    from bsvi.system.clock import ClockName
     from bsvi.system.runtime import Runtime
 
-    clock: Clock = "cpu" if options.clock == "cpu" else "wall"
+    clock: ClockName = "cpu" if options.clock == "cpu" else "wall"
     if clock == "cpu":
         options.threads = 1  # the CPU time of several threads includes their waiting for each other
     # the decoder benchmark sets the allocator itself, per variant

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from bsvi.bench.port import PlainPixelCNN
-from bsvi.bench.rounds import Case, Clock, Rounds, run_interleaved
+from bsvi.bench.rounds import Case, Rounds, run_interleaved
 from bsvi.bench.steps import STEPS, Freeze, count_flops, freeze, leave_unfrozen
 from bsvi.nets import PAPER_KERNELS, PixelCNN, ResNetEncoder
+from bsvi.system.clock import ClockName
 from bsvi.system.runtime import compile_decoder, find_compiler_problem, keep_freed_memory, set_allocator
 
 VARIANTS = ("port", "port+allocator", "direct", "eager", "compiled", "compiled-unfrozen")
@@ -99,7 +100,7 @@ def run(settings: DecoderBench, say: Callable[[str], None] = lambda line: None) 
     _warm_up(settings, encoder, built, x, say)
     cases = _make_cases(settings, encoder, built, x)
 
-    clock: Clock = "cpu" if settings.clock == "cpu" else "wall"
+    clock: ClockName = "cpu" if settings.clock == "cpu" else "wall"
     if clock == "cpu":
         torch.set_num_threads(1)
     done = run_interleaved(cases, settings.rounds, clock, say)

@@ -1,16 +1,14 @@
 """Timing that can be trusted on a noisy machine: interleaved rounds, ratios within a round, and a yardstick in each."""
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
+from bsvi.system.clock import CLOCKS, ClockName
 from bsvi.system.runtime import count_page_faults
-
-Clock = Literal["wall", "cpu"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Case:
 class Rounds:
     """Seconds and page faults of each case per round, and the yardstick's rate (GFLOP/s) of each round."""
 
-    clock: Clock
+    clock: ClockName
     seconds: dict[str, list[float]] = field(default_factory=dict)
     faults: dict[str, list[int]] = field(default_factory=dict)
     sgemm: list[float] = field(default_factory=list)
@@ -67,7 +65,7 @@ def measure_sgemm_rate(clock: Callable[[], float], size: int = 1536, repeats: in
 
 
 def run_interleaved(
-    cases: Sequence[Case], rounds: int, clock: Clock = "wall", say: Callable[[str], None] = lambda line: None
+    cases: Sequence[Case], rounds: int, clock: ClockName = "wall", say: Callable[[str], None] = lambda line: None
 ) -> Rounds:
     """Return the timings of all cases, run once each per round, in reversed order every other round.
 
@@ -76,7 +74,7 @@ def run_interleaved(
     >>> done.summary(case)["ratio"], done.summary(case)["n"]
     (1.0, 3)
     """
-    tick = time.perf_counter if clock == "wall" else time.process_time
+    tick = CLOCKS[clock]
     done = Rounds(clock)
     for index in range(rounds):
         done.sgemm.append(measure_sgemm_rate(tick))

@@ -1,15 +1,14 @@
 """What caching is worth in ancestral sampling: one run against one full pass per pixel."""
 
 import statistics
-import time
 from typing import Any
 
 import torch
 
 from bsvi.bench.port import PlainPixelCNN
-from bsvi.bench.rounds import Clock
 from bsvi.nets import PAPER_KERNELS, PixelCNN
 from bsvi.nets.sampling import ancestral_sample
+from bsvi.system.clock import CLOCKS, ClockName
 
 
 def run(
@@ -18,7 +17,7 @@ def run(
     image: tuple[int, int] = (28, 28),
     naive_pixels: int = 30,
     rounds: int = 3,
-    clock: Clock = "wall",
+    clock: ClockName = "wall",
 ) -> dict[str, Any]:
     """Return seconds for `images` samples with caches and naively, interleaved; the naive ones are extrapolated.
 
@@ -29,7 +28,7 @@ def run(
     (2, True)
     """
     torch.manual_seed(0)
-    tick = time.perf_counter if clock == "wall" else time.process_time
+    tick = CLOCKS[clock]
     decoder, pixels = PixelCNN(latent, image), image[0] * image[1]
     port = PlainPixelCNN(latent, image, 32, PAPER_KERNELS)
     z, noise = torch.randn(images, latent), torch.rand(images, 1, *image)

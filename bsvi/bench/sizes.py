@@ -1,7 +1,6 @@
 """Milliseconds of a BSVI-9-SIR step for the sizes that are meant for a CPU."""
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from bsvi.bench.rounds import Clock
 from bsvi.bench.steps import step_bsvi_9_sir
 from bsvi.nets import (
     DIGITS_KERNELS,
@@ -21,6 +19,7 @@ from bsvi.nets import (
     PixelCNN,
     ResNetEncoder,
 )
+from bsvi.system.clock import CLOCKS, ClockName
 from bsvi.system.runtime import compile_decoder, keep_freed_memory
 
 
@@ -58,10 +57,10 @@ def run(
     batch: int = 50,
     compiled: bool = False,
     repeats: int = 9,
-    clock: Clock = "wall",
+    clock: ClockName = "wall",
 ) -> list[dict[str, Any]]:
     """Return the median step time of each size in milliseconds, with its goal."""
-    tick = time.perf_counter if clock == "wall" else time.process_time
+    tick = CLOCKS[clock]
     keep_freed_memory()
     rows = []
     for name in names:

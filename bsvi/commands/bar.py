@@ -1,8 +1,8 @@
 """Images done and time left: a live bar on a terminal, a line every ten seconds elsewhere."""
 
-import time
 from collections.abc import Callable
 
+from bsvi.system.clock import CLOCKS, format_duration
 from bsvi.system.terminal import open_console
 
 RECENT = 100  # batches by which the pace is judged
@@ -12,7 +12,7 @@ EVERY = 10.0  # seconds between lines where there is no terminal
 class Bar:
     """``with Bar(title, images, quiet) as bar: bar.update(done)``."""
 
-    def __init__(self, title: str, total: int, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, title: str, total: int, quiet: bool, clock: Callable[[], float] = CLOCKS["wall"]) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         console = open_console()
@@ -52,4 +52,4 @@ class Bar:
         if not images:
             return ""
         seconds = sum(seconds for seconds, _ in real) / images * (self.total - self.done)
-        return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
+        return f"about {format_duration(seconds)} left"

@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from bsvi.commands.train_flags import parse as parse_train
 from bsvi.commands.train_flags import strip_command
 from bsvi.experiments.config import EXPERIMENTS, LONGEST
 from bsvi.planning.devices import DEVICES, find_device
+from bsvi.system.clock import CLOCKS, format_duration
 from bsvi.system.terminal import Parser
 from bsvi.tables.methods import METHODS_HELP, choose_methods
 from bsvi.tables.words import suggest
@@ -112,7 +112,7 @@ def build_plan(arguments: argparse.Namespace, commands: dict[str, "Command"]) ->
     if device is not None:
         pace, where, basis = price_pace(e, images, device, counts), str(device), "counted"
     else:
-        clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
+        clock = CLOCKS[arguments.clock]
         passes = count_evaluate_passes(arguments.k, draws, e.svi.samples)
         rows = choose_batch_size(e.net, images.shape[1:], passes, started.threads, name)
         pace, basis = (
@@ -149,20 +149,21 @@ def describe_plan(plan: "Plan", command: "Command") -> list[str]:
         f"{'':12} {'calls':>8} {'GFLOP/step':>11} {'MB':>9} {'per step':>9} {'per run':>9} {f'{plan.seeds} seeds':>9}",
     ]
     for row in plan.rows:
+        one, all_seeds = (format_duration(3600 * runs * row.train_hours) for runs in (1, plan.seeds))
         lines.append(
             f"{row.method:12} {row.decoder_calls:8} {row.decoder_flops / 1e9:11,.4g} {row.memory / 1e6:9,.0f} "
-            f"{row.step_seconds:9.3g} {format_hours(row.train_hours):>9} {format_hours(plan.seeds * row.train_hours):>9}"
+            f"{row.step_seconds:9.3g} {one:>9} {all_seeds:>9}"
         )
     e = plan.evaluation
     judged = f"BSVI-{e.k}" + (f" and IWAE-{e.iwae}" if e.iwae else "")
     lines += [
         "",
-        f"training, validation included: {format_long_hours(plan.train_hours)}",
-        f"evaluation, {judged} of {e.images:,} test images: {format_long_hours(plan.evaluate_hours)}, "
-        f"{format_hours(plan.rows[0].evaluate_hours)} per run",
-        f"together: {format_long_hours(plan.train_hours + plan.evaluate_hours)} on one device"
+        f"training, validation included: {format_total(plan.train_hours)}",
+        f"evaluation, {judged} of {e.images:,} test images: {format_total(plan.evaluate_hours)}, "
+        f"{format_duration(3600 * plan.rows[0].evaluate_hours)} per run",
+        f"together: {format_total(plan.train_hours + plan.evaluate_hours)} on one device"
         + (
-            f", {format_long_hours(plan.hours_on_devices)} on {plan.devices} (a run is not split)"
+            f", {format_total(plan.hours_on_devices)} on {plan.devices} (a run is not split)"
             if plan.devices > 1
             else ""
         ),
@@ -208,21 +209,10 @@ def list_notes(plan: "Plan", command: "Command") -> list[str]:
     return lines
 
 
-def format_long_hours(hours: float) -> str:
-    """Hours as a person reads them, with days where there are many.
+def format_total(hours: float) -> str:
+    """A duration in words, with days where there are many.
 
-    >>> format_long_hours(2.5), format_long_hours(100.0)
+    >>> format_total(2.5), format_total(100.0)
     ('2.5 h', '100 h (4.17 days)')
     """
-    return format_hours(hours) + (f" ({hours / 24:,.3g} days)" if hours >= 48 else "")
-
-
-def format_hours(hours: float) -> str:
-    """Seconds, minutes or hours.
-
-    >>> format_hours(0.01), format_hours(1.0), format_hours(100.0)
-    ('36 s', '60 min', '100 h')
-    """
-    if hours < 1 / 30:
-        return f"{3600 * hours:.3g} s"
-    return f"{60 * hours:.3g} min" if hours < 1.5 else f"{hours:,.3g} h"
+    return format_duration(3600 * hours) + (f" ({hours / 24:,.3g} days)" if hours >= 48 else "")

@@ -2,14 +2,13 @@
 
 import math
 import re
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bsvi.commands.sweep_plan import format_duration
 from bsvi.sweeps.jobs import ENDED, Job
+from bsvi.system.clock import Stopwatch, format_duration
 from bsvi.system.files import open_to_read
 from bsvi.system.reading import read_json
 from bsvi.system.terminal import open_console
@@ -93,7 +92,7 @@ class Display:
         self.jobs, self.workers = plan, workers
         self.seen = {job.name: JobProgress() for job in plan}
         self.stages: dict[str, str] = {}
-        self.last = 0.0
+        self.last: Stopwatch | None = None  # since the last look
         self.live: Live | None = None
         if self.console.is_terminal:
             self.live = Live(console=self.console, get_renderable=self.render, auto_refresh=False)
@@ -109,9 +108,9 @@ class Display:
 
     def __call__(self, jobs: list[Job]) -> None:
         ended = all(job.stage in ENDED for job in jobs)
-        if time.monotonic() - self.last < 1.0 and not ended:
+        if self.last is not None and self.last.seconds < 1.0 and not ended:
             return
-        self.last = time.monotonic()
+        self.last = Stopwatch()
         for job in jobs:
             changed = job.stage != self.stages.get(job.name)
             if changed or job.stage in RUNNING:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import time
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from bsvi.commands.train_start import default_folder
 from bsvi.experiments.config import EXPERIMENTS, MOST_SEED
 from bsvi.runs.folder import Run, RunError
 from bsvi.sweeps.jobs import Job, is_scored
+from bsvi.system.clock import Stopwatch, format_duration
 from bsvi.tables.data_sets import DATA_SETS
 from bsvi.tables.methods import choose_methods
 
@@ -135,9 +135,9 @@ def measure_call_seconds(plan: list[Job], threads: int) -> float:
     torch.set_num_threads(threads)
     seconds = []
     for _ in range(4):
-        start = time.perf_counter()
+        watch = Stopwatch()
         objective(model, x).loss.backward()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(watch.seconds)
     return min(seconds) / objective.decoder_calls
 
 
@@ -145,15 +145,3 @@ def count_decoder_calls(job: Job) -> int:
     from bsvi.experiments.build import build_objective
 
     return build_objective(job.experiment).decoder_calls
-
-
-def format_duration(seconds: float) -> str:
-    """Hours and minutes, minutes, or seconds.
-
-    >>> format_duration(12.0), format_duration(125.0), format_duration(7500.0)
-    ('12 s', '2 min', '2 h 5 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

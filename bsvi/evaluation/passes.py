@@ -5,7 +5,6 @@ and gathers one column per number, ordered by example id, whatever the order and
 """
 
 import hashlib
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from bsvi.model import Model, find_trainable, freeze, in_eval_mode
 from bsvi.objectives import check_input
 from bsvi.refinement import PAPER_BATCH
 from bsvi.runs.store import Part, Record
+from bsvi.system.clock import Stopwatch
 from bsvi.system.terminal import count_on_terminal
 
 Progress = Callable[[int], None]
@@ -100,11 +100,11 @@ def _tabulate(
             crc = _checksums(x)
             todo = [i for i in todo if not _is_done(record, names[i], crc[i])]
         if todo:
-            begin, place = time.perf_counter(), torch.tensor(todo)
+            watch, place = Stopwatch(), torch.tensor(todo)
             rows = to_device_of(model, take(x, place))
             check_repeats(model, rows)
             values, keyed = _call(function, rows, ids[place], seed)
-            spent, remarks = time.perf_counter() - begin, set() if keyed else {NOT_KEYED}
+            spent, remarks = watch.seconds, set() if keyed else {NOT_KEYED}
             part = (ids[place].numpy(), values)
             if record is None:
                 parts.append(part)

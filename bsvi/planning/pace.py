@@ -1,7 +1,6 @@
 """How fast training goes on this machine: a few real steps of a few methods, from which the others follow."""
 
 import statistics
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ from bsvi.objectives import Objective
 from bsvi.planning.plan import ELBO_DRAWS, EVALUATION_BATCH, ImageCounts, PlannedEvaluation, Seconds
 from bsvi.refinement import SVI
 from bsvi.system import runtime
+from bsvi.system.clock import CLOCKS, Stopwatch
 from bsvi.tables.likelihoods import LIKELIHOODS
 from bsvi.tables.methods import METHODS
 from bsvi.training.loop import Training, Watcher, train
@@ -101,7 +101,7 @@ def measure_pace(
     methods: Iterable[str],
     started: runtime.Started,
     seconds: float = 20.0,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = CLOCKS["wall"],
     say: Callable[[str], None] = lambda line: None,
     rows: int = EVALUATION_BATCH,
 ) -> Pace:
@@ -125,8 +125,8 @@ def measure_pace(
         lengths[name] = max(1, min(10, int(0.5 / statistics.median(_steps(one, 2, tick)))))
     sizes = {"training": e.batch_size, "evaluation": EVALUATION_BATCH, "scoring": rows}
     found: dict[str, list[float]] = {}
-    begin, done = time.perf_counter(), 0
-    while not done or (time.perf_counter() - begin < seconds and done < 25):
+    watch, done = Stopwatch(), 0
+    while not done or (watch.seconds < seconds and done < 25):
         for name, one in built.items():
             found.setdefault(name, []).append(statistics.median(_steps(one, 1 + lengths[name], tick)))
         for what, size in sizes.items():

@@ -17,6 +17,7 @@ from bsvi.report.records import ReportedRun, ReportWarning
 from bsvi.report.runs import find_runs, read_runs
 from bsvi.report.style import ReportFigure, to_bytes, use_style
 from bsvi.report.words import write_summary
+from bsvi.system.clock import Stopwatch
 from bsvi.system.files import write_atomically
 
 _WATCHED = (
@@ -70,11 +71,11 @@ def make_report(
     seen: object = None
     try:
         while True:
-            start, now = time.monotonic(), _state(places)
+            looked, now = Stopwatch(), _state(places)
             if now != seen:
                 _write(places, out, reload=every, say=say)
                 seen = now
-            wait(max(every, 9 * (time.monotonic() - start)))
+            wait(max(every, 9 * looked.seconds))
     except KeyboardInterrupt:
         say("ending: the last page and the files of the figures are being written")
         return _write(places, out, reload=0.0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bsvi.sweeps.jobs import Job, launch, read_complaint
+from bsvi.system.clock import Stopwatch
 from bsvi.system.files import open_to_read
 
 TRIES = 3  # a process that is killed, or leaves before its end, is taken up again; so often without anything new saved
@@ -93,8 +94,8 @@ class Attempt:
 
     def end(self, number: int, patience: float) -> None:
         """Have the process save and leave, if there is one; kill it if it has not after so many seconds."""
-        deadline = time.monotonic() + patience
-        while not self.has_ended() and time.monotonic() < deadline:
+        waited = Stopwatch()
+        while not self.has_ended() and waited.seconds < patience:
             self.ask(number)
             time.sleep(0.1)
         if not self.has_ended():
@@ -127,9 +128,9 @@ def wait_until_free(folder: Path, patience: float) -> bool:
     A node that was given up may still live: its process has the folder's lock until it has ended. Whoever starts after this
     takes the lock itself, and is refused if it is still held: never do two write at once.
     """
-    deadline = time.monotonic() + patience
+    waited = Stopwatch()
     while is_locked(folder):
-        if time.monotonic() > deadline:
+        if waited.seconds > patience:
             return False
         time.sleep(0.5)
     return True

@@ -4,7 +4,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from bsvi.sweeps.attempt import TRIES, Attempt, JobEnvironment, strip_process
 from bsvi.sweeps.jobs import Job
 from bsvi.sweeps.ray_connection import check_port, give_up_after, import_ray, silence_stderr
+from bsvi.system.clock import Stopwatch
 from bsvi.system.files import read_bytes, write_atomically
 
 OBJECT_STORE = 80 * 2**20  # bytes: nothing goes through it, and Ray's own share is a third of the memory
@@ -102,7 +102,7 @@ class RayEngine:
 
         task = ray.remote(num_cpus=self.settings.cpus, num_gpus=self.settings.gpus, max_retries=0)(run_attempt)
         place, waiting = JobEnvironment.here(self.settings.gpus), [job for job in jobs if job.next_words() is not None]
-        deaths, running, looked = Deaths(waiting), dict[Any, Job](), time.monotonic()
+        deaths, running, looked = Deaths(waiting), dict[Any, Job](), Stopwatch()
         try:
             while waiting or running:
                 while waiting and len(running) < (self.settings.at_once or len(jobs)):
@@ -121,8 +121,8 @@ class RayEngine:
                         job.stage, job.problem = "failed", str(error).strip().splitlines()[-1]
                     except ray.exceptions.RayError as error:
                         waiting[:0] = deaths.of(job, describe_cause(error))
-                if time.monotonic() - looked > 2.0:  # Ray itself waits minutes for a machine that hangs
-                    looked, gone = time.monotonic(), {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
+                if looked.seconds > 2.0:  # Ray itself waits minutes for a machine that hangs
+                    looked, gone = Stopwatch(), {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
                     for reference in [one for one, job in running.items() if find_node(job) in gone]:
                         ray.cancel(reference, force=True)
                         waiting[:0] = deaths.of(running.pop(reference), "its node died")

@@ -19,6 +19,7 @@ from typing import Any
 
 from bsvi.sweeps.attempt import Attempt, JobEnvironment, strip_process
 from bsvi.sweeps.jobs import ENDED, Job, read_complaint
+from bsvi.system.clock import Stopwatch
 from bsvi.system.files import open_to_write, write_atomically
 from bsvi.system.reading import read_json
 
@@ -156,23 +157,21 @@ class SlurmEngine:
         self, jobs: list[Job], ids: dict[str, str], show: Callable[[list[Job]], None], look_every: float = 10.0
     ) -> None:
         """Show the jobs until all have ended. SLURM is asked at most every ``look_every`` seconds, the folders always."""
-        states, looked, gone = self.states(), time.monotonic(), dict.fromkeys(ids, 0.0)
+        states, looked, gone = self.states(), Stopwatch(), dict[str, Stopwatch]()
         look_every, grace = (0.5, 2.0) if self.local else (look_every, self.settings.grace)
         while True:
-            if time.monotonic() - looked > look_every:
+            if looked.seconds > look_every:
                 with contextlib.suppress(OSError):  # SLURM is busy: nothing is concluded from that
                     states = self.states()
-                looked = time.monotonic()
+                looked = Stopwatch()
             for job in jobs:
                 if job.stage in ENDED or job.next_words() is None:
                     continue
                 state = states.get(ids[job.folder.name])
                 if state is not None:
-                    gone[job.folder.name] = 0.0
+                    gone.pop(job.folder.name, None)
                     job.stage = "waiting" if state != "RUNNING" else job.stage
-                elif not gone[job.folder.name]:
-                    gone[job.folder.name] = time.monotonic()
-                elif time.monotonic() - gone[job.folder.name] > grace:
+                elif gone.setdefault(job.folder.name, Stopwatch()).seconds > grace:
                     job.stage, job.problem = "failed", self._why(job, ids[job.folder.name])
             show(jobs)
             if all(job.stage in ENDED for job in jobs):

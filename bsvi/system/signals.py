@@ -8,6 +8,8 @@ import time
 from types import FrameType
 from typing import Any
 
+from bsvi.system.clock import Stopwatch
+
 ECHO = 1.0  # seconds within which further signals say what the first one has said
 
 
@@ -32,7 +34,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.received = ""
-        self.at = 0.0
+        self.since = Stopwatch()
         self.before: dict[int, Any] = {}
         self.restoring = threading.Lock()
 
@@ -46,7 +48,7 @@ class Signals:
 
     def __exit__(self, *error: object) -> None:
         if self.received:
-            time.sleep(max(0.0, self.at + ECHO - time.monotonic()))  # an echo must not meet the handlers from before
+            time.sleep(max(0.0, ECHO - self.since.seconds))  # an echo must not meet the handlers from before
         with self.restoring:
             for number, handler in self.before.items():
                 signal.signal(number, handler)
@@ -55,7 +57,7 @@ class Signals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received:
             return  # was on its way when the first one was noted
-        self.received, self.at = signal.Signals(number).name, time.monotonic()
+        self.received, self.since = signal.Signals(number).name, Stopwatch()
         for each in self.before:
             signal.signal(each, signal.SIG_IGN)
         _thread.start_new_thread(self._listen_again, ())  # a Thread's start takes a lock that this may have interrupted

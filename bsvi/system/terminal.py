@@ -2,10 +2,11 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
+
+from bsvi.system.clock import Stopwatch
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,10 +36,10 @@ def count_on_terminal(what: str) -> Iterator[Callable[[int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    start = time.monotonic()
+    watch = Stopwatch()
 
     def show(done: int) -> None:
-        each = (time.monotonic() - start) / max(1, done)
+        each = watch.seconds / max(1, done)
         sys.stderr.write(f"\r\x1b[K{what}: {done} examples, {each:.3g} s each")
         sys.stderr.flush()
 

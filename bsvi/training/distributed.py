@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bsvi.examples import Nested, count, take
 from bsvi.objectives import Estimate, Objective, check_input
 from bsvi.system import runtime
+from bsvi.system.clock import Stopwatch
 from bsvi.system.errors import FailedElsewhere
 from bsvi.system.signals import STOPS
 from bsvi.training.shares import BatchPart, SharedBound, SharedModel
@@ -167,7 +168,7 @@ def agree_on_name(store: dist.Store, rank: int, size: int, patience: timedelta) 
     torchrun keeps one store through all its restarts, with the addresses of processes that are dead, and counts restarts on
     each machine for itself. So each process says that it is here, under a name of its own, and the first one answers to it.
     """
-    own, end = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
+    own, waited = uuid.uuid4().hex, Stopwatch()
     if rank > 0:
         store.set(f"bsvi/here/{rank}", own)
         name = store.get(f"bsvi/answer/{own}").decode()
@@ -182,7 +183,7 @@ def agree_on_name(store: dist.Store, rank: int, size: int, patience: timedelta) 
                 [f"bsvi/here/{other}"]
             ):  # perhaps said by a dead one: then its successor will say it again
                 store.set(f"bsvi/answer/{store.get(f'bsvi/here/{other}').decode()}", own)
-        if time.monotonic() > end:
+        if waited.seconds > patience.total_seconds():
             raise RankLost(f"processes {sorted(waiting)} of {size} did not come within {patience}")
         time.sleep(0.02)
     return own

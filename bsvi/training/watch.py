@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -14,6 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from bsvi.model import in_eval_mode
+from bsvi.system.clock import Stopwatch, format_duration
 from bsvi.system.files import make_folder
 from bsvi.system.terminal import open_console
 from bsvi.training.loop import Watcher
@@ -70,7 +70,7 @@ class Screen(Watcher):
             refresh_per_second=4,
         )
         self.task = self.progress.add_task(title, total=total)
-        self.total, self.started, self.first = total, time.monotonic(), 0
+        self.total, self.watch, self.first = total, Stopwatch(), 0
         self.said: dict[str, int] = {}
 
     def __enter__(self) -> "Screen":
@@ -83,7 +83,7 @@ class Screen(Watcher):
 
     def start(self, step: int) -> None:
         self.log("start", step)
-        self.first, self.started = step, time.monotonic()
+        self.first, self.watch = step, Stopwatch()
         self.progress.reset(self.task, completed=step)  # the steps taken before say nothing about the pace
 
     def step(self, step: int) -> None:
@@ -91,13 +91,13 @@ class Screen(Watcher):
             self.progress.update(self.task, completed=step)
 
     def train(self, line: dict[str, Any]) -> None:
-        pace = (line["step"] - self.first) / max(time.monotonic() - self.started, 1e-9)
+        pace = (line["step"] - self.first) / max(self.watch.seconds, 1e-9)
         numbers = [f"{pace:.3g} steps/s", *(f"{name} {line[name]:.2f}" for name in SHOWN)]
         numbers += [f"pi {line['buffer_weight_average']:.2f}", f"lr {line['lr']:g}"]
         if self.live:
             self.progress.numbers = "  ".join(numbers)
         else:
-            left = format_clock((self.total - line["step"]) / max(pace, 1e-9))
+            left = format_duration((self.total - line["step"]) / max(pace, 1e-9))
             self.show(lambda: print(f"step {line['step']}/{self.total}  {left} left  {'  '.join(numbers)}", flush=True))
         self.log("scalars", "train", line)
         self.log("scalars", "curves", {"step": line["step"], **{name: of(line) for name, of in CURVES.items()}})
@@ -143,17 +143,6 @@ class Screen(Watcher):
 def drop_output() -> None:
     """Whoever read the output has gone away."""
     raise BrokenPipeError
-
-
-def format_clock(seconds: float) -> str:
-    """Hours, minutes and seconds.
-
-    >>> format_clock(3725.9)
-    '1:02:05'
-    """
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"
 
 
 class TensorBoard:

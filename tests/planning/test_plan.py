@@ -242,7 +242,7 @@ def test_a_plan_for_this_machine_measures_and_says_so(capsys):
 
 def ratios(folder, monkeypatch, e, words, rounds, seconds):
     """Predicted over measured seconds of real runs, plan and run in turn; in CPU time, as others use the machine too."""
-    monkeypatch.setattr(bsvi.system.clock, "time", SimpleNamespace(**{**vars(time), "monotonic": time.process_time}))
+    monkeypatch.setattr(bsvi.system.clock, "time", SimpleNamespace(**{**vars(time), "perf_counter": time.process_time}))
     started, images = runtime.start(runtime.Runtime("cpu", 1, "off")), describe_images(e)
     found, counts = [], {e.method: count_step(e, images, on_cpu=True)}
     for index in range(rounds):

@@ -64,13 +64,13 @@ def test_each_run_has_its_stage_bound_and_time_left_and_all_together_too(plan):
     evaluates(plan[1], 50, 10.0)  # 0.2 seconds an image, of 200
     plan[2].stage, plan[2].problem = "failed", "bsvi train: what was wrong"
     lines = shown(plan)
-    assert re.search(r"vae seed 0 +training +\S+ 250/1000 +bound -45\.12 +2 min left", lines[0])
+    assert re.search(r"vae seed 0 +training +\S+ 250/1000 +bound -45\.12 +2\.5 min left", lines[0])
     assert re.search(r"iwae seed 0 +evaluating +\S+ 50/200 images +bound -45\.12 +30 s left", lines[1])
     assert re.search(r"svi seed 0 +failed .* bsvi train: what was wrong", lines[2])
     # to come: 150 s of training and 40 s of evaluation; 30 s; and 200 + 40 s of each of the 29 others, by two at once
     seconds = (150 + 40 + 30 + 29 * 240) / 2
     assert lines[-1].startswith(
-        f"32 runs, 3% done, about {int(seconds / 60)} min left: 1 training, 1 evaluating, 29 waiting, "
+        f"32 runs, 3% done, about {seconds / 60:.0f} min left: 1 training, 1 evaluating, 29 waiting, "
     )
 
 
@@ -89,7 +89,7 @@ def test_images_are_counted_as_they_come(plan):
     display = Display(plan, 2)
     for images, total in ((10, 10), (20, 30)):
         evaluates(plan[0], images, 1.0)
-        display.last = 0.0
+        display.last = None
         display(plan)
         assert display.seen[plan[0].name].images == total
     assert display.seen[plan[0].name].evaluation_left() == pytest.approx(2.0 / 30 * 170)
@@ -110,10 +110,10 @@ def test_without_a_terminal_each_change_is_a_line(plan, capsys):
     with Display(plan, 2) as display:
         display(plan)
         trains(plan[0], 10, 1.0)
-        display.last = 0.0
+        display.last = None
         display(plan)
         (plan[0].folder / "result.json").write_text("{}")
-        plan[0].stage, display.last = "evaluating", 0.0
+        plan[0].stage, display.last = "evaluating", None
         display(plan)
     said = capsys.readouterr()
     assert said.out.splitlines() == ["vae seed 0: training", "vae seed 0: evaluating, bound -45.12"] and said.err == ""
