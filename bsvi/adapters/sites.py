@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributions as D
-from torch.distributions import Distribution, Independent, TransformedDistribution
+from torch.distributions import Distribution, Independent, TransformedDistribution, constraints
 from torch.nn.functional import hardtanh
 
 from bsvi.draws import rsample_and_log_prob
+from bsvi.evaluation.hmc import find_support
+from bsvi.evaluation.side_by_side import SideBySide
 from bsvi.model import DiagonalGaussian, Shape
 
 # what each parameter of a family becomes: as it is, its logarithm, twice its logarithm, or both parts of a triangle
@@ -130,6 +132,10 @@ class Joint(Distribution):
     def sites(self) -> dict[str, Distribution]:
         """The sites' distributions by name, as torch has them."""
         return {site.name: site.make(part) for site, part in zip(self.described, self.lambdas, strict=True)}
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return SideBySide([find_support(part) for part in self.parts], [site.event for site in self.described])
 
     @property
     def mean(self) -> Tensor:

@@ -21,6 +21,7 @@ from torch.distributions import (
     constraints,
 )
 
+from bsvi.evaluation.side_by_side import SideBySide
 from bsvi.examples import Nested, repeat
 from bsvi.model import Model, call_with_x
 
@@ -46,7 +47,7 @@ class Coordinates:
             transform.log_abs_det_jacobian(u, transform(u))
         except NotImplementedError:
             raise ValueError(
-                f"chains move z by gradients, in coordinates without bounds, and knows none for the prior "
+                f"chains move z by gradients, in coordinates without bounds, and know none for the prior "
                 f"{type(prior).__name__} with support {support}; use evaluate, or a continuous prior"
             ) from None
         inner: Transform = transform
@@ -54,7 +55,7 @@ class Coordinates:
             inner, support = inner.base_transform, getattr(support, "base_constraint", support)
         if isinstance(inner, ComposeTransform) and not inner.parts:
             return cls()
-        return cls(transform, support if support.event_dim == 0 else None)
+        return cls(transform, support if support.event_dim == 0 or isinstance(support, SideBySide) else None)
 
     def z(self, u: Tensor) -> Tensor:
         return u if self.transform is None else self.transform(u)
@@ -65,8 +66,8 @@ class Coordinates:
     def is_valid(self, u: Tensor) -> Tensor:
         """Which rows are numbers, and inside the support as numbers."""
         z = self.z(u)
-        inside = torch.isfinite(z) if self.support is None else torch.isfinite(z) & self.support.check(z)
-        return torch.isfinite(u).reshape(len(u), -1).all(-1) & inside.reshape(len(u), -1).all(-1)
+        tests = [torch.isfinite(u), torch.isfinite(z), *([] if self.support is None else [self.support.check(z)])]
+        return torch.stack([test.reshape(len(u), -1).all(-1) for test in tests]).all(0)
 
     def pull_back(self, u: Tensor, z: Tensor, slopes: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Gradients with respect to z as gradients with respect to u, from which z was computed."""
