@@ -55,7 +55,7 @@ class DiagonalGaussian(Distribution):
 
     arg_constraints = {}  # noqa: RUF012 (torch's own attribute)
     has_rsample = True
-    blocks = 2  # SVI clips the gradients of mean and log-variance separately
+    blocks: int | dict[str, int] = 2  # SVI clips the gradients of mean and log-variance separately
 
     def __init__(self, lambda_: Tensor) -> None:
         if lambda_.shape[-1] % 2:

@@ -1,15 +1,19 @@
-"""``bsvi.adapters.pyro``: a model and its guide written in Pyro, with local latents and a Gaussian guide."""
+"""``bsvi.adapters.pyro``: a model and its guide written in Pyro, with local latents."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution, biject_to
 
 from bsvi.adapters.needs import library
-from bsvi.adapters.pyro_traces import Site, find_gaussian, find_leaf, list_samples, name_family, sum_per_row, trace_run
+from bsvi.adapters.pyro_traces import PyroSite, as_torch, find_leaf, list_samples, name_family, sum_per_row, trace_run
+from bsvi.adapters.site_model import SiteModel
+from bsvi.adapters.sites import FAMILIES, Site, describe_site
+from bsvi.evaluation.hmc import find_support
+from bsvi.evaluation.side_by_side import find_single
 from bsvi.examples import count, first
-from bsvi.model import DiagonalGaussian
 
 
 def pyro(
@@ -20,8 +24,9 @@ def pyro(
     """A model and a guide of Pyro as a ``bsvi.Model``, for evaluation and training.
 
     Both are called with x: ``model(x)`` for a tensor, ``model(*x)`` for a tuple, ``model(**x)`` for a dict, with as many rows as
-    there are draws and examples. Each latent of the model has a Gaussian in the guide that depends on x alone. Its prior, and
-    what is observed, may be anything. Log-probabilities are those without ``poutine.scale`` and the scale of subsampling plates.
+    there are draws and examples. Each latent of the model has a site in the guide that depends on x alone, of a family that
+    ``bsvi.wrap`` knows (Normal, LogNormal, Gamma, Beta, Dirichlet and others). Its prior, and what is observed, may be
+    anything. Log-probabilities are those without ``poutine.scale`` and the scale of subsampling plates.
 
     Args:
         model: the model, a function, a method or a module
@@ -36,70 +41,63 @@ def pyro(
     return PyroVAE(model, guide, nn.ModuleList([*given, *_owners(model, guide)]))
 
 
-class PyroVAE(nn.Module):
-    """What ``bsvi.adapters.pyro`` returns."""
+class PyroVAE(SiteModel):
+    """What ``bsvi.adapters.pyro`` returns; ``distributions(lambda_)`` has the guide's sites by name."""
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], modules: nn.ModuleList) -> None:
         super().__init__()
         self.modules_, self.model, self.guide = modules, model, guide
-        self.shapes: dict[str, torch.Size] = {}  # of one example's latents, by site; known once the guide has run
 
-    def encode(self, x: Any) -> Tensor:
-        """Means and log-variances of the guide's sites, side by side."""
+    def find_posterior(self, x: Any) -> dict[str, Distribution]:
+        """The guide's sites, each with one distribution for every example."""
         sites = self._guide_sites(x)
-        if not self.shapes:
+        if not self.layouts:
             self._check_independent(x, sites)
-            self.shapes = {name: find_gaussian(site["fn"]).loc.shape[1:] for name, site in sites.items()}
-        normals = [find_gaussian(site["fn"]) for site in sites.values()]
-        return _side_by_side([(normal.loc, normal.scale) for normal in normals], count(x))
-
-    def posterior(self, lambda_: Tensor) -> DiagonalGaussian:
-        """q(z; lambda) of all sites together."""
-        return DiagonalGaussian(lambda_)
+            self._check_model(x, sites)
+        return {name: as_torch(site["fn"]) for name, site in sites.items()}
 
     def log_prior(self, z: Tensor, x: Any) -> Tensor:
         """ln p(z), the sum over the latent sites of the model; it runs up to the last of them."""
-        return self._sum(self._run(x, z, stop=True), latent=True, rows=len(z), like=z)
-
-    def prior(self, x: Any) -> DiagonalGaussian | None:
-        """p(z) of each example where all latents are independent Gaussians, for AIS and closed-form KLs; else None."""
-        if not self.shapes:
-            self.encode(x)
-        found = []
-        for value in (0.0, 1.0):
-            z = torch.full((count(x), sum(shape.numel() for shape in self.shapes.values())), value)
-            trace = self._run(x, z.to(first(x).device), stop=True)
-            normals = [find_gaussian(trace.nodes[name]["fn"]) for name in self.shapes]
-            if None in normals or any(trace.nodes[name]["mask"] is not None for name in self.shapes):
-                return None
-            shapes = [(len(z), *shape) for shape in self.shapes.values()]
-            parts = [(n.loc.expand(s), n.scale.expand(s)) for n, s in zip(normals, shapes, strict=True)]
-            found.append(_side_by_side(parts, len(z)))
-        return DiagonalGaussian(found[0]) if torch.equal(*found) else None
-
-    def kl(self, q: DiagonalGaussian, x: Any) -> Tensor | None:
-        """KL(q || p(z)) where the prior is Gaussian, else None."""
-        p = self.prior(x)
-        if p is None:
-            return None
-        ratio = (q.variance + (q.mean - p.mean).square()) / p.variance
-        return 0.5 * (ratio - 1.0 + p.log_var - q.log_var).sum(-1)
+        latents = self.structured(z)
+        trace = trace_run(self.model, x, latents, set(latents))
+        return _sum(trace, list(latents), [], len(z), z)
 
     def log_lik(self, x: Any, z: Tensor) -> Tensor:
         """ln p(x|z), the sum over the observed sites of the model."""
-        return self._sum(self._run(x, z, stop=False), latent=False, rows=len(z), like=z)
+        latents = self.structured(z)
+        return _sum(trace_run(self.model, x, latents), None, list(latents), len(z), z)
 
-    def _guide_sites(self, x: Any, data: Mapping[str, Tensor] | None = None) -> dict[str, Site]:
-        """The guide's latent sites, checked: one Gaussian for each example and site."""
+    def prior(self, x: Any) -> Distribution | None:
+        """p(z) of each example where the latents are independent and of known families, for AIS; else None."""
+        q = self.posterior(self.encode(x))
+        return self.multiply_priors(q.event_shape[0], x, count(x))
+
+    def find_priors(self, x: Any, sites: tuple[Site, ...]) -> dict[str, Distribution] | None:
+        """The model's own sites, where none of them changes with another."""
+        rows, found = count(x), list[list[Tensor]]()
+        priors: dict[str, Distribution] = {}
+        for value in (0.0, 1.0):
+            latents = {site.name: _place(site, value, rows, first(x)) for site in sites}
+            trace = trace_run(self.model, x, latents, set(latents))
+            for site in sites:
+                made = as_torch(trace.nodes[site.name]["fn"])
+                if made is None or trace.nodes[site.name]["mask"] is not None:
+                    return None
+                priors[site.name] = made if made.batch_shape else made.expand(torch.Size((rows,)))
+            found.append([describe_site(name, made, rows)[1] for name, made in priors.items()])
+        return priors if all(map(torch.equal, *found)) else None
+
+    def _guide_sites(self, x: Any, data: Mapping[str, Tensor] | None = None) -> dict[str, PyroSite]:
+        """The guide's latent sites, checked: one distribution for each example and site."""
         trace = trace_run(self.guide, x, data or {})
         self._check_parameters(trace)
         rows, found = count(x), {}
         for name, site in list_samples(trace).items():
-            normal, shape = find_gaussian(site["fn"]), tuple(site["fn"].batch_shape)
-            if normal is None:
+            shape = tuple(site["fn"].batch_shape)
+            if as_torch(site["fn"]) is None:
                 raise ValueError(
-                    f"site {name!r} of the guide is {name_family(site['fn'])}; bsvi.adapters.pyro takes Gaussian sites, "
-                    "Normal(...).to_event(1); bsvi.wrap takes other families"
+                    f"site {name!r} of the guide is {name_family(site['fn'])}; bsvi.adapters.pyro takes "
+                    f"{', '.join(family.__name__ for family in FAMILIES)}; choose one of these, or sum the site out"
                 )
             if shape != (rows,):
                 raise ValueError(
@@ -112,53 +110,35 @@ class PyroVAE(nn.Module):
             raise ValueError("the guide samples nothing; it needs a site for each latent of the model")
         return found
 
-    def _check_independent(self, x: Any, sites: dict[str, Site]) -> None:
-        """ValueError where the guide of one latent depends on another latent, or the model has others."""
-        moved = {name: site["value"].detach() + 1.0 for name, site in sites.items()}
+    def _check_independent(self, x: Any, sites: dict[str, PyroSite]) -> None:
+        """ValueError where the guide of one latent depends on another latent."""
+        moved = {}
+        for name, site in sites.items():
+            coordinates = biject_to(find_support(as_torch(site["fn"])))
+            moved[name] = coordinates(coordinates.inv(site["value"].detach()) + 1.0)
         for name, site in self._guide_sites(x, moved).items():
-            old, new = find_gaussian(sites[name]["fn"]), find_gaussian(site["fn"])
-            if not (torch.allclose(old.loc, new.loc) and torch.allclose(old.scale, new.scale)):
+            old, new = (describe_site(name, as_torch(one["fn"]), count(x))[1] for one in (sites[name], site))
+            if not torch.allclose(old, new):
                 raise ValueError(
                     f"site {name!r} of the guide depends on the latents before it; bsvi.adapters.pyro takes guides that depend "
-                    "on x alone; write such a guide as a posterior family of your own"
+                    "on x alone; let it depend on x, or write a posterior family of your own for bsvi.VAE(..., posterior=...)"
                 )
-        self.shapes = {name: find_gaussian(site["fn"]).loc.shape[1:] for name, site in sites.items()}
-        z = torch.cat([site["value"].detach().reshape(count(x), -1) for site in sites.values()], dim=-1)
-        try:
-            trace = self._run(x, z, stop=False)
-        finally:
-            self.shapes = {}
+
+    def _check_model(self, x: Any, sites: dict[str, PyroSite]) -> None:
+        """ValueError where the model lacks a latent of the guide, or where it cannot be."""
+        trace = trace_run(self.model, x, {name: site["value"].detach() for name, site in sites.items()})
         self._check_parameters(trace)
-        if lost := [name for name in sites if name not in list_samples(trace)]:
-            raise ValueError(f"site {lost[0]!r} of the guide is not in the model; give both the same names")
-
-    def _run(self, x: Any, z: Tensor, stop: bool) -> Any:
-        """The trace of the model at these latents; with ``stop`` it ends at the last of them, before the decoder."""
-        if not self.shapes:
-            raise ValueError("the latents of this guide are not known yet; call encode(x) first")
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        parts = zip(self.shapes.items(), z.split(sizes, dim=-1), strict=True)
-        data = {name: part.reshape(len(z), *shape) for (name, shape), part in parts}
-        return trace_run(self.model, x, data, set(data) if stop else None)
-
-    def _sum(self, trace: Any, latent: bool, rows: int, like: Tensor) -> Tensor:
-        """The log-probabilities of latent or observed sites, one number for each row."""
-        from pyro.distributions.util import scale_and_mask
-
-        total = like.new_zeros(rows)
-        for name, site in list_samples(trace).items():
-            if (name in self.shapes) != latent:
-                continue
-            if not site["is_observed"]:
+        samples = list_samples(trace)
+        for name, site in sites.items():
+            if name not in samples:
+                raise ValueError(f"site {name!r} of the guide is not in the model; give both the same names")
+            support = find_single(find_support(samples[name]["fn"]))
+            if support.event_dim == 0 and not support.check(site["value"].detach()).all():
+                prior = name_family(samples[name]["fn"])
                 raise ValueError(
-                    f"site {name!r} of the model has no partner in the guide, nor is it observed; give the guide a site of "
-                    "that name, or sum it out"
+                    f"site {name!r} is {name_family(site['fn'])} in the guide and {prior} in the model, which is 0 outside of "
+                    f"{support}; give the guide a family that stays inside"
                 )
-            value = scale_and_mask(
-                site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"]), 1.0, site["mask"]
-            )
-            total = total + sum_per_row(name, value, site, rows)
-        return total
 
     def _check_parameters(self, trace: Any) -> None:
         """ValueError where a parameter of Pyro's store is none of the networks': it would neither move nor be trained."""
@@ -171,10 +151,32 @@ class PyroVAE(nn.Module):
                 )
 
 
-def _side_by_side(parts: list[tuple[Tensor, Tensor]], rows: int) -> Tensor:
-    """lambda: the means of all sites, then their log-variances."""
-    means = [loc.reshape(rows, -1) for loc, _ in parts]
-    return torch.cat([*means, *(2 * scale.log().reshape(rows, -1) for _, scale in parts)], dim=-1)
+def _sum(trace: Any, names: list[str] | None, without: list[str], rows: int, like: Tensor) -> Tensor:
+    """The log-probabilities of the sites named, or of all but some, one number for each row."""
+    from pyro.distributions.util import scale_and_mask
+
+    total = like.new_zeros(rows)
+    for name, site in list_samples(trace).items():
+        if name in without or (names is not None and name not in names):
+            continue
+        if not site["is_observed"]:
+            raise ValueError(
+                f"site {name!r} of the model has no partner in the guide, nor is it observed; give the guide a site of "
+                "that name, or sum it out"
+            )
+        value = scale_and_mask(site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"]), 1.0, site["mask"])
+        total = total + sum_per_row(name, value, site, rows)
+    return total
+
+
+def _place(site: Site, value: float, rows: int, like: Tensor) -> Tensor:
+    """A z of the site for each row: the one whose coordinates without bounds all have this value."""
+    widths = sum(site.blocks.values())
+    coordinates: Any = biject_to(
+        find_support(site.make(like.new_zeros((rows, widths), dtype=torch.get_default_dtype())))
+    )
+    shape = coordinates.inverse_shape(torch.Size((rows, *site.event)))
+    return coordinates(torch.full(shape, value, device=like.device))
 
 
 def _owners(*functions: Any) -> list[nn.Module]:

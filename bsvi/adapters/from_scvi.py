@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bsvi.adapters.needs import library
-from bsvi.model import VAE
+from bsvi.model import VAE, DiagonalGaussian
 
 Cells = dict[str, Tensor]  # counts and covariates of some cells, as scvi-tools names them
 Rows = Sequence[int] | np.ndarray | Tensor  # numbers of cells, or a mask of all
@@ -91,6 +91,13 @@ class ScviVAE(VAE):
             mean = torch.cat([mean, (output["ql"].loc - centre) / scale], dim=-1)
             log_var = torch.cat([log_var, 2 * (output["ql"].scale / scale).log()], dim=-1)
         return torch.cat([mean, log_var], dim=-1)
+
+    def posterior(self, lambda_: Tensor) -> DiagonalGaussian:  # type: ignore[override]
+        """q(z; lambda); SVI clips the gradients of z and of a latent library size apart, each by mean and log-variance."""
+        q, size = DiagonalGaussian(lambda_), lambda_.shape[-1] // 2 - 1
+        if not self.module.use_observed_lib_size:
+            q.blocks = {"z.mean": size, "library.mean": 1, "z.log_variance": size, "library.log_variance": 1}
+        return q
 
     def log_lik(self, x: Cells, z: Tensor) -> Tensor:
         """ln p(x|z, library), summed over genes."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal
+from torch.distributions import Independent, TransformedDistribution
 
+from bsvi.adapters.sites import FAMILIES, is_fixed
 from bsvi.examples import first
 
-Site = Mapping[str, Any]  # one statement of a trace
+PyroSite = Mapping[str, Any]  # one statement of a trace
 
 
 def trace_run(function: Callable[..., Any], x: Any, data: Mapping[str, Tensor], until: set[str] | None = None) -> Any:
@@ -24,7 +25,7 @@ def trace_run(function: Callable[..., Any], x: Any, data: Mapping[str, Tensor], 
     return tracer.trace
 
 
-def list_samples(trace: Any) -> dict[str, Site]:
+def list_samples(trace: Any) -> dict[str, PyroSite]:
     """The sites that are sampled or observed, by name, without those that plates make."""
     return {
         name: site
@@ -33,20 +34,37 @@ def list_samples(trace: Any) -> dict[str, Site]:
     }
 
 
-def find_gaussian(fn: Any) -> Any:
-    """The Normal of a site, whatever dimensions are its event; None for another family."""
+def as_torch(fn: Any) -> Any:
+    """The distribution of a site by torch's own classes; None for a family whose parameters are not known."""
+    base, transforms = _strip(fn), []
+    if type(base).__name__ == "TransformedDistribution":
+        base, transforms = _strip(base.base_dist), list(base.transforms)
+    family = next((known for known in FAMILIES if _is_family(base, known)), None)
+    if family is None or not all(map(is_fixed, transforms)):
+        return None
+    made = family(**{name: getattr(base, name) for name in FAMILIES[family]}, validate_args=False)
+    made = TransformedDistribution(made, transforms, validate_args=False) if transforms else made
+    inside = len(fn.event_shape) - len(made.event_shape)
+    return Independent(made, inside) if inside else made
+
+
+def _is_family(base: Any, family: type) -> bool:
+    """Whether it is torch's class, or the one of the same name that Pyro makes of it."""
+    kind = type(base)
+    return kind is family or (kind.__module__ == "pyro.distributions.torch" and family in kind.__bases__)
+
+
+def _strip(fn: Any) -> Any:
     while isinstance(fn, Independent):
         fn = fn.base_dist
-    return fn if isinstance(fn, Normal) else None
+    return fn
 
 
 def name_family(fn: Any) -> str:
-    while isinstance(fn, Independent):
-        fn = fn.base_dist
-    return type(fn).__name__
+    return type(_strip(fn)).__name__
 
 
-def sum_per_row(name: str, value: Tensor, site: Site, rows: int) -> Tensor:
+def sum_per_row(name: str, value: Tensor, site: PyroSite, rows: int) -> Tensor:
     """The sum over all plates but that of the examples."""
     if value.shape == (rows,):
         return value

@@ -93,7 +93,7 @@ def describe_site(name: str, q: Any, batch: int) -> tuple[Site, Tensor]:
     transforms: tuple[Any, ...] = ()
     while isinstance(base, Independent):
         base = base.base_dist
-    if type(base) is TransformedDistribution and all(map(_is_fixed, base.transforms)):
+    if type(base) is TransformedDistribution and all(map(is_fixed, base.transforms)):
         base, transforms = base.base_dist, tuple(base.transforms)
         while isinstance(base, Independent):
             base = base.base_dist
@@ -192,8 +192,8 @@ def _build(family: type, values: list[Tensor]) -> Distribution:
     return family(**names, validate_args=False)
 
 
-def _is_fixed(transform: Any) -> bool:
+def is_fixed(transform: Any) -> bool:
     """Whether a transform has no parameters that could depend on x."""
     if isinstance(transform, D.ComposeTransform):
-        return all(map(_is_fixed, transform.parts))
+        return all(map(is_fixed, transform.parts))
     return not any(isinstance(value, Tensor) for value in vars(transform).values())

@@ -18,7 +18,7 @@ from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, Progress, evaluation_mode, tabulate, to_device_of
 from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, Pick, take, unpack
-from bsvi.model import Model
+from bsvi.model import Model, takes_x
 from bsvi.refinement import SVI
 
 _ELBO_DRAWS = 100  # fresh draws from which an ELBO is taken
@@ -63,13 +63,21 @@ class RefinedPosterior:
 
     def q(self, x: Nested = None) -> Any:
         """The refined distributions; those of a ``bsvi.wrap`` as it was given. A family that depends on x needs x, too."""
+        if x is None and takes_x(getattr(self.model, "family", None)):
+            raise ValueError("this posterior family depends on x; give the examples in the order of ids: refined.q(x)")
         own = getattr(self.model, "distributions", None)
         return posterior(self.model, self.lambda_, x) if own is None else own(self.lambda_)
 
     @property
-    def mean(self) -> Tensor:
-        """The means of the refined q: representations of the examples."""
-        return self.q().mean
+    def mean(self) -> Any:
+        """The means of the refined q: representations of the examples; by name where there are several latent sites."""
+        q = self.q()
+        try:
+            return {name: site.mean for name, site in q.items()} if isinstance(q, dict) else q.mean
+        except NotImplementedError:
+            raise ValueError(
+                "this posterior family knows no mean; average draws: refined.q().sample((100,)).mean(0)"
+            ) from None
 
     def __str__(self) -> str:
         return f"ELBO {self.elbo}, gained {self.gain}, {1000 * self.seconds_per_example:.3g} ms per example"

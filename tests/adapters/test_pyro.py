@@ -199,6 +199,10 @@ def stored(x):
         pyro.sample("z", dist.Normal(x[:, 0], scale))
 
 
+class Own(dist.Normal):
+    """A family whose parameters may mean something else."""
+
+
 normal = site("z", lambda x: dist.Normal(x[:, 0], 1.0))
 
 
@@ -209,12 +213,22 @@ normal = site("z", lambda x: dist.Normal(x[:, 0], 1.0))
         (shared, shared, r"site 'w' of the guide has the batch shape \(\), and not one row for each of 5"),
         (subsampled, subsampled, r"site 'z' of the guide has the batch shape \(2,\)"),
         (stored, stored, "the parameter 'scale' is in Pyro's store and in no module"),
-        (normal, site("z", lambda x: dist.Gamma(x[:, 0].exp(), 1.0)), "site 'z' of the guide is Gamma; "),
+        (
+            site("z", lambda x: dist.Gamma(x[:, 0].exp(), 1.0)),
+            normal,
+            "'z' is Normal in the guide and Gamma in the model",
+        ),
+        (
+            normal,
+            site("z", lambda x: dist.StudentT(3.0, x[:, 0])),
+            "site 'z' of the guide is StudentT; .* takes Normal, ",
+        ),
+        (normal, site("z", lambda x: Own(x[:, 0], 1.0)), "site 'z' of the guide is Own; "),
         (normal, site("z", lambda x: dist.Bernoulli(logits=x[:, 0])), "site 'z' of the guide is Bernoulli; "),
         (normal, site("other", lambda x: dist.Normal(x[:, 0], 1.0)), "site 'other' of the guide is not in the model"),
         (normal, lambda x: None, "the guide samples nothing"),
     ],
-    ids=["dependent", "shared", "subsampled", "stored", "gamma", "discrete", "names", "empty"],
+    ids=["dependent", "shared", "subsampled", "stored", "support", "family", "own", "discrete", "names", "empty"],
 )
 def test_what_cannot_be_taken_is_refused_by_the_name_of_its_site(model, guide, said):
     with pytest.raises(ValueError, match=said):

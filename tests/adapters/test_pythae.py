@@ -97,6 +97,15 @@ def test_the_prior_of_vamp_is_drawn_from_by_ais_and_is_pythaes():
     assert abs(annealed.log_likelihood.mean - bsvi.evaluate(adapted, x[:2], k=300).log_likelihood.mean) < 0.5
 
 
+def test_mean_and_log_variance_are_clipped_apart():
+    model, x = made()
+    adapted = bsvi.adapters.pythae(model)
+    lambda_ = adapted.encode(x)
+    clipped = bsvi.SVI(max_grad_norm=0.1).clipped(torch.full_like(lambda_, 50.0), adapted.posterior(lambda_))
+    for part in clipped.split([2, 2], -1):
+        assert torch.allclose(part.norm(dim=-1), torch.tensor(0.1))
+
+
 def test_training_goes_on_with_a_method_of_bsvi():
     model, x = made()
     adapted = bsvi.adapters.pythae(model.train())

@@ -152,6 +152,16 @@ def test_the_likelihood_of_a_linear_model_with_a_latent_library_size_is_exact():
     assert not scores.warnings or "generator" not in " ".join(scores.warnings)
 
 
+def test_z_and_a_latent_library_size_are_clipped_apart(trained):
+    for name, sizes in (("library", [3, 1, 3, 1]), ("nb", [3, 3])):
+        adapted, batches = bsvi.adapters.scvi(trained(**SETTINGS[name]), indices=[3, 40])
+        (batch,) = batches
+        lambda_ = adapted.encode(batch.x)
+        clipped = bsvi.SVI(max_grad_norm=0.1).clipped(torch.full_like(lambda_, 50.0), adapted.posterior(lambda_))
+        for part in clipped.split(sizes, -1):
+            assert torch.allclose(part.norm(dim=-1), torch.tensor(0.1))
+
+
 def test_an_encoder_that_is_beside_the_point_is_found(trained):
     adapted, batches = bsvi.adapters.scvi(trained(**SETTINGS["library"]), indices=range(10))
     gap = bsvi.amortization_gap(adapted, batches, steps=60, k=50)

@@ -50,6 +50,32 @@ def test_a_wrapped_model_gives_its_own_distributions_back():
     assert isinstance(refined.q()["a"], torch.distributions.Normal) and refined.q()["a"].loc.shape == (4, 2)
 
 
+def test_means_of_several_sites_have_their_names_and_where_there_is_none_it_is_said():
+    def two(x):
+        return {"a": torch.distributions.Normal(x[:, :2], 1.0), "b": torch.distributions.Normal(x[:, 0], 1.0)}
+
+    x = torch.randn(4, 3)
+    model = bsvi.wrap(two, lambda x, z: -(x[:, :2] - z["a"]).square().sum(-1) - z["b"].square())
+    refined = bsvi.refine(model, x, steps=5)
+    assert {name: tuple(mean.shape) for name, mean in refined.mean.items()} == {"a": (4, 2), "b": (4,)}
+    squash = [torch.distributions.SigmoidTransform()]
+
+    def chance(x):
+        return torch.distributions.TransformedDistribution(torch.distributions.Normal(x[:, :1], 1.0), squash)
+
+    prior = torch.distributions.Beta(1.0, 1.0)
+    squashed = bsvi.wrap(chance, lambda x, z: -(x[:, :1] - z).square().sum(-1), prior=prior)
+    with pytest.raises(ValueError, match="knows no mean; average draws"):
+        _ = bsvi.refine(squashed, x, steps=5).mean
+    by_x = bsvi.VAE(
+        torch.nn.Linear(3, 4), lambda x, z: -z.sum(-1).square(), lambda lambda_, x: bsvi.DiagonalGaussian(lambda_)
+    )
+    refined = bsvi.refine(by_x, x, steps=5)
+    assert refined.q(x).mean.shape == (4, 2)
+    with pytest.raises(ValueError, match="depends on x; give the examples"):
+        _ = refined.mean
+
+
 def test_effort_sets_steps_and_draws_and_quick_finds_the_same_gap():
     quick = amortization_gap(MODEL, X, effort="quick")
     same = amortization_gap(MODEL, X, steps=EFFORTS["quick"], k=EFFORTS["quick"], keep_lambda=True)
