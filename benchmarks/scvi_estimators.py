@@ -55,7 +55,7 @@ def main() -> None:
     model, cells = bsvi.adapters.scvi(trained, indices=rows)
 
     def show(spent: float) -> str:
-        return f"{spent:.0f}" if spent >= 1 else "< 1"
+        return f"{spent:.0f}" if spent >= 10 else f"{spent:.2g}"
 
     def timed(function):
         begin = time.process_time()

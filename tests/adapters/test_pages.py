@@ -23,3 +23,10 @@ def test_the_code_on_the_page_runs_with_its_library(page, tmp_path, monkeypatch)
             if wanted:
                 alike(printed.getvalue(), wanted)
     logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("page", ["your_model_scvi", "your_model_pyro", "your_model_pythae"])
+def test_an_adapter_needs_five_lines_at_most(page):
+    (glue,) = [code for code, _ in shown(ROOT / f"docs/{page}.md") if "bsvi.adapters." in code]
+    lines = [line for line in glue.splitlines() if line.strip() and not line.startswith("print(")]
+    assert len(lines) <= 5, lines
