@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bsvi.adapters.distributions import wrap
     from bsvi.beyond.end_to_end import EndToEnd
-    from bsvi.beyond.updates import Network, Rates
+    from bsvi.beyond.updates import Network, Rates, group_parameters
     from bsvi.beyond.with_refinement import WithRefinement
     from bsvi.bounds import giwae, responsibilities
     from bsvi.buffer_weights import Last, Learned, Uniform, buffer_weight_average
@@ -46,6 +46,7 @@ _HOME = {
     "EndToEnd": "beyond.end_to_end",
     "Network": "beyond.updates",
     "Rates": "beyond.updates",
+    "group_parameters": "beyond.updates",
     "WithRefinement": "beyond.with_refinement",
     "AllDraws": "theta",
     "LastDraw": "theta",
@@ -98,6 +99,7 @@ __all__ = [
     "certify",
     "evaluate",
     "giwae",
+    "group_parameters",
     "objective",
     "refine",
     "refine_anneal",

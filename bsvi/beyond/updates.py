@@ -18,6 +18,7 @@ from bsvi.refinement import SVI
 
 TINY = 1e-12  # added to a norm, so that a gradient of zero has a derivative
 KEPT = 2.0  # the gate's first logit: 88% of the old lambda
+RATES_LR = 0.05  # of ln rho: at a weight's 1e-3 the rates are still near their start after a thousand updates
 
 
 class Rates(nn.Module):
@@ -29,20 +30,21 @@ class Rates(nn.Module):
         svi: the first rate, momentum and clipping.
         learned: whether the rates are trained; else they stay.
         width: how many numbers lambda has per example; 1 for one rate per step.
+        optim_lr: the optimiser's rate for ln rho, which ``group_parameters`` hands on.
 
     Example:
         >>> Rates(SVI(steps=3, lr=0.1), width=4).rates().shape
         torch.Size([3, 4])
     """
 
-    def __init__(self, svi: SVI, learned: bool = True, width: int = 1) -> None:
+    def __init__(self, svi: SVI, learned: bool = True, width: int = 1, optim_lr: float = RATES_LR) -> None:
         super().__init__()
-        self.svi, self.learned = svi, learned
+        self.svi, self.learned, self.optim_lr = svi, learned, optim_lr
         if learned:
             self.log_rates = nn.Parameter(torch.full((svi.steps, width), math.log(svi.lr)))
 
     def change(self, width: int | None, learned: bool | None) -> "Rates":
-        return Rates(self.svi, self.learned if learned is None else learned, width or 1)
+        return Rates(self.svi, self.learned if learned is None else learned, width or 1, self.optim_lr)
 
     def extra_repr(self) -> str:
         return f"learned={self.learned}"
@@ -71,6 +73,30 @@ class Rates(nn.Module):
             return blocks * (self.svi.max_grad_norm / norm).clamp(max=1.0)
 
         return each_block(gradient, q, clip)
+
+
+def group_parameters(model: nn.Module, objective: nn.Module, lr: float = 1e-3) -> list[dict[str, Any]]:
+    """The parameters of both as groups for an optimiser: learned rates have a rate of their own, all else has ``lr``.
+
+    Args:
+        model: what is trained.
+        objective: what it is trained by.
+        lr: the optimiser's rate for weights and pi.
+
+    Returns:
+        One group, or two where the objective learns rates.
+
+    Example:
+        >>> import bsvi
+        >>> model = bsvi.VAE(nn.Linear(3, 4), lambda x, z: -(x[:, :2] - z).square().sum(-1))
+        >>> groups = group_parameters(model, bsvi.objective("bsvi-e2e", k=3), lr=1e-3)
+        >>> [group["lr"] for group in groups]
+        [0.001, 0.05]
+    """
+    rates = [module for module in objective.modules() if isinstance(module, Rates) and module.learned]
+    own = {id(module.log_rates) for module in rates}
+    rest = [p for p in (*model.parameters(), *objective.parameters()) if id(p) not in own]
+    return [{"params": rest, "lr": lr}, *({"params": [module.log_rates], "lr": module.optim_lr} for module in rates)]
 
 
 class Network(LazyModuleMixin, nn.Module):

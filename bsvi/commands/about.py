@@ -66,7 +66,7 @@ def describe_run(experiment: Experiment, built: "BuiltExperiment", started: Any)
         "experiment": experiment.experiment,
         "method": experiment.method,
         "seed": experiment.seed,
-        "k": experiment.svi.steps,
+        "k": experiment.steps_of_refinement,
         "config": experiment.model_dump(mode="json"),
         "versions": list_versions(),
         "git": find_revision(),

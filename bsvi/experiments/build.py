@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from bsvi import nets
+from bsvi.beyond.updates import Rates
 from bsvi.data import Batch, Dataset, evaluation_batches, load, training_batches
 from bsvi.experiments.config import Experiment, parse_phases
 from bsvi.methods import objective
@@ -95,9 +96,9 @@ def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str, spe
 
 def build_objective(e: Experiment) -> Objective:
     svi = SVI(**e.svi.model_dump())
-    return objective(
+    made = objective(
         e.method,
-        e.svi.steps,
+        e.steps_of_refinement,
         svi,
         resampled=e.resampled,
         recompute=e.recompute,
@@ -105,6 +106,10 @@ def build_objective(e: Experiment) -> Objective:
         learned_rates=e.e2e.learned_rates,
         finite_difference=e.e2e.finite_difference,
     )
+    for module in made.modules():
+        if isinstance(module, Rates):
+            module.optim_lr = e.e2e.rates_lr
+    return made
 
 
 def build_phases(e: Experiment, device: torch.device) -> tuple[Phase, ...]:

@@ -98,9 +98,13 @@ class SVISettings(Settings):
 
 
 class EndToEndSettings(Settings):
+    steps: int | None = Field(
+        None, ge=1, le=MOST, description="k of the methods that are trained end to end (default: svi.steps)"
+    )
     learned_rates: bool | None = Field(
         None, description="learn a rate for every step and coordinate of lambda (default: as the method says)"
     )
+    rates_lr: float = Field(0.05, gt=0, le=MOST, description="AMSGrad's rate for the logarithms of learned rates")
     finite_difference: bool = Field(
         False, description="second-order products by differences, for decoders that cannot be differentiated twice"
     )
@@ -169,6 +173,12 @@ class Experiment(Settings):
     recompute: bool | None = Field(
         None, description="methods on all draws: run the decoder again, not keep k + 1 graphs"
     )
+
+    @property
+    def steps_of_refinement(self) -> int:
+        """k of this experiment's method."""
+        end_to_end = METHODS.find(self.method).end_to_end
+        return (self.e2e.steps if end_to_end else None) or self.svi.steps
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bsvi.beyond.updates import group_parameters
 from bsvi.system.clock import Stopwatch
 from bsvi.training.health import NAMES, Meter, NotFinite
 
@@ -43,10 +44,10 @@ class ValidationHistory:
 
 
 def make_optimizer(model: nn.Module, objective: nn.Module, lr: float = 1e-3) -> torch.optim.Optimizer:
-    """AMSGrad over theta, phi and pi, in one pass over each tensor where torch has that."""
-    parameters = [*model.parameters(), *objective.parameters()]
-    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
-    return torch.optim.Adam(parameters, lr=lr, amsgrad=True, fused=fused)
+    """AMSGrad over theta, phi, pi and learned rates, in one pass over each tensor where torch has that."""
+    groups = group_parameters(model, objective, lr)
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for g in groups for p in g["params"])
+    return torch.optim.Adam(groups, lr=lr, amsgrad=True, fused=fused)
 
 
 class Best:

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+import bsvi
 from bsvi import SVI, VAE, AllDraws, DiagonalGaussian, Last, Learned, Objective, Resampled, Uniform
 from bsvi.beyond.end_to_end import EndToEnd
-from bsvi.beyond.updates import Network, Rates
+from bsvi.beyond.updates import RATES_LR, Network, Rates, group_parameters
 from tests.oracles import FLOAT, PPCA, BernoulliDecoder
 
 WALK = SVI(steps=3, lr=0.3, momentum=0.5, max_grad_norm=0.7)
@@ -263,3 +264,14 @@ def test_compiled_decoders_run_as_written_where_they_are_differentiated_twice():
     model.decoder.forward = torch.compile(model.decoder.forward, backend="aot_eager")
     found = gradients(Objective(EndToEnd(WALK)).double(), model, x)
     torch.testing.assert_close(found, want, rtol=1e-10, atol=1e-12)
+
+
+def test_learned_rates_have_a_rate_of_their_own_in_the_optimiser():
+    model, _ = make()
+    learned, fixed = (bsvi.objective(name, k=3) for name in ("bsvi-e2e", "sa-vae"))
+    groups = group_parameters(model, learned, lr=1e-3)
+    assert [group["lr"] for group in groups] == [1e-3, RATES_LR]
+    assert groups[1]["params"] == [learned.refinement.update.log_rates]
+    assert [group["lr"] for group in group_parameters(model, fixed, lr=1e-3)] == [1e-3]
+    every = [p for group in groups for p in group["params"]]
+    assert {id(p) for p in every} == {id(p) for p in (*model.parameters(), *learned.parameters())}
