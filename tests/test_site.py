@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import bsvi
+from bsvi.tables.plugins import TABLES
 
 ROOT = Path(bsvi.__file__).parent.parent
 
@@ -75,6 +76,9 @@ def test_every_page_can_be_reached_from_the_first(site):
 def test_every_public_name_is_in_the_reference(site):
     names = Links(site / "api.html").names
     assert {f"bsvi.{name}" for name in bsvi.__all__} <= names
+    assert {f"bsvi.adapters.{name}" for name in bsvi.adapters.__all__ if name not in bsvi.__all__} <= names
+    rows = {type(row) for table in TABLES for row in table.values()} - {int, bsvi.Method}
+    assert {f"{row.__module__}.{row.__name__}" for row in rows} <= names
 
 
 def test_it_opens_from_disk_is_searched_and_turns_dark(site, browser):
