@@ -18,7 +18,6 @@ from bsvi.examples import Nested, count, repeat, take
 from bsvi.model import Model, Shape, call_with_x, find_trainable, freeze
 
 T = TypeVar("T")
-Slopes = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]  # of z: ln p(x|z), its slope, ln p(z), its slope
 REDUCED = (torch.float16, torch.bfloat16)
 
 
@@ -43,7 +42,6 @@ class Weighed(NamedTuple):
     z: Tensor  # (samples, batch, latent)
     log_lik: Tensor  # (samples, batch): ln p(x|z)
     log_w: Tensor  # (samples, batch): ln p(x|z) + beta (ln p(z) - ln q(z))
-    slope: Tensor | None = None  # d ln w / d z at fixed ln q, as z, where the model knows it: then there is no graph
 
     def detach(self) -> "Weighed":
         return Weighed(self.z.detach(), self.log_lik.detach(), self.log_w.detach())
@@ -114,13 +112,6 @@ def _offers(family: type, name: str, *beside: str) -> bool:
     return depth(name) <= min(*map(depth, beside), len(family.__mro__) - 1)
 
 
-def pull_back(q: Distribution) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    """The family's own gradient from z and ln q to lambda (``DiagonalGaussian.pull_back``), if it offers one."""
-    q = q.q if isinstance(q, Proposal) else q
-    known = _offers(type(q), "pull_back", "__init__", "rsample", "log_prob", "rsample_and_log_prob")  # type: ignore[arg-type]
-    return q.pull_back if known else None  # type: ignore[attr-defined]
-
-
 def log_prior(model: Model, z: Tensor, x: Nested) -> Float[Tensor, " batch"]:
     """ln p(z), in float32 or wider; a conditional one needs a row of x for each of z."""
     with full_precision():
@@ -159,26 +150,6 @@ def weigh_draw(model: Model, x: Nested, drawn: Draw, beta: float = 1.0, recomput
     log_lik = log_likelihood(model, x, rows, recompute).view(samples, batch)
     log_ratio = prior.view(samples, batch) - drawn.log_q
     return Weighed(drawn.z, log_lik, log_lik + (log_ratio if beta == 1.0 else beta * log_ratio))
-
-
-def slopes_of(model: Model, x: Nested, lambda_: Tensor, samples: int) -> Slopes | None:
-    """The model's own derivatives (``VAE.slopes``) for ``samples`` draws of each example, where it and its family offer them."""
-    offered = getattr(model, "slopes", None)
-    reduced = any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
-    if offered is None or reduced or pull_back(posterior(model, lambda_, x)) is None:
-        return None
-    return offered(repeat(x, samples))
-
-
-def weigh_by_hand(drawn: Draw, slopes: Slopes, beta: float = 1.0) -> Weighed:
-    """As ``weigh_draw`` without a graph, with the weights' slope by z from the model's own derivatives."""
-    samples, batch = drawn.log_q.shape
-    with torch.no_grad():
-        log_lik, by_lik, prior, by_prior = slopes(drawn.z.flatten(0, 1))
-        log_lik = log_lik.double().view(samples, batch)
-        log_w = torch.add(log_lik, prior.view(samples, batch) - drawn.log_q, alpha=beta)
-        slope = by_lik.add_(by_prior, alpha=beta).view(drawn.z.shape)
-    return Weighed(drawn.z, log_lik, log_w, slope)
 
 
 def without_zero_weights(

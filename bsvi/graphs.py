@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from bsvi.draws import Draw, Slopes, Weighed, weigh_by_hand, weigh_draw
+from bsvi.draws import Draw, Weighed, weigh_draw
 from bsvi.examples import Nested, tensors
 from bsvi.model import Model, find_reached_parameters, find_trainable, freeze
 
@@ -31,10 +31,8 @@ class Graphs:
         proposals: int,
         attach: int,
         budget: float,
-        slopes: Slopes | None = None,
     ) -> None:
         self.model, self.x, self.beta, self.proposals, self.budget = model, x, beta, proposals, budget
-        self.slopes = slopes
         self.attach = attach if torch.is_grad_enabled() else 0
         self.kept = self.attach > 0
         self.theta = find_trainable(model)
@@ -42,10 +40,6 @@ class Graphs:
     def keeps(self, i: int) -> bool:
         """Whether the graph of proposal ``i`` stays."""
         return i >= self.proposals - self.attach
-
-    def by_hand(self, i: int) -> bool:
-        """Whether the slope of proposal ``i`` needs no graph, as the model and q know their derivatives."""
-        return self.slopes is not None and not self.keeps(i)
 
     def weigh(self, i: int, drawn: Draw, steers: bool) -> Weighed:
         """The weights of proposal ``i`` (Alg. 1, l.7): with a graph to z if the draw ``steers``, and to theta if it stays."""
@@ -59,12 +53,7 @@ class Graphs:
         return weighed
 
     def weigh_apart(self, drawn: Draw, steers: bool, keep: bool = False) -> Weighed:
-        """The weights with a graph of their own, whose leaves are z and theta as far as they are asked for.
-
-        Where the model knows its slope by z, and z alone is asked for, there is no graph but this slope.
-        """
-        if self.slopes is not None and steers and not keep:
-            return weigh_by_hand(drawn, self.slopes, self.beta)
+        """The weights with a graph of their own, whose leaves are z and theta as far as they are asked for."""
         z = drawn.z.detach().requires_grad_(steers)
         with freeze([] if keep else self.theta), torch.set_grad_enabled(steers or keep):
             return weigh_draw(self.model, self.x, Draw(z, drawn.log_q.detach()), self.beta)

@@ -14,7 +14,6 @@ from torch.distributions import Distribution, kl_divergence
 from bsvi.examples import Nested
 
 LOG_2_PI = math.log(2 * math.pi)
-hardtanh_backward = torch.ops.aten.hardtanh_backward.default
 Shape = torch.Size | list[int] | tuple[int, ...]
 
 
@@ -55,6 +54,7 @@ class DiagonalGaussian(Distribution):
 
     arg_constraints = {}  # noqa: RUF012 (torch's own attribute)
     has_rsample = True
+    RANGE = (-20.0, 20.0)  # of the log-variance
     blocks: int | dict[str, int] = 2  # SVI clips the gradients of mean and log-variance separately
 
     def __init__(self, lambda_: Tensor) -> None:
@@ -63,8 +63,8 @@ class DiagonalGaussian(Distribution):
                 f"DiagonalGaussian needs mean and log-variance, an even number of parameters, got {lambda_.shape[-1]}; "
                 "let the encoder return (batch, 2 * latent), or pass another posterior"
             )
-        self.loc, self._log_var = lambda_.chunk(2, dim=-1)
-        self.log_var = nn.functional.hardtanh(self._log_var, -20.0, 20.0)  # a clamp whose backward is one kernel
+        self.loc, log_var = lambda_.chunk(2, dim=-1)
+        self.log_var = nn.functional.hardtanh(log_var, *self.RANGE)  # a clamp whose backward is one kernel
         super().__init__(lambda_.shape[:-1], self.loc.shape[-1:], validate_args=False)
 
     @property
@@ -91,15 +91,6 @@ class DiagonalGaussian(Distribution):
 
     def _log_prob(self, squares: Tensor) -> Tensor:
         return -0.5 * squares.sum(-1).add(self.loc.shape[-1] * LOG_2_PI) - 0.5 * self.log_var.sum(-1)
-
-    def pull_back(self, z: Tensor, slope: Tensor, side: Tensor) -> Tensor:
-        """The gradient by lambda (batch, parameters) of sum slope z + sum side ln q(z), along draws z (samples, batch, latent).
-
-        d z / d log-variance = (z - mean) / 2, and along a draw d ln q / d log-variance = -1/2. Has no graph: for SVI alone.
-        """
-        by_log_var = (z - self.loc).mul_(slope).sub_(side[..., None]).mul_(0.5)
-        slope, by_log_var = (slope[0], by_log_var[0]) if len(z) == 1 else (slope.sum(0), by_log_var.sum(0))
-        return torch.cat([slope, hardtanh_backward(by_log_var, self._log_var, -20.0, 20.0)], -1)
 
     def entropy(self) -> Tensor:
         return 0.5 * (self.log_var + 1.0 + LOG_2_PI).sum(-1)
@@ -158,17 +149,17 @@ class VAE(nn.Module):
     def log_lik(self, x: Nested, z: Tensor) -> Tensor:
         return self.decoder(x, z)
 
-    def slopes(self, x: Nested) -> "Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]] | None":
-        """ln p(x|z), its slope by z, ln p(z) and its slope as a function of z, where the decoder knows its derivative.
+    def slopes(self, x: Nested) -> "Callable[..., tuple[Tensor, Tensor | None]] | None":
+        """ln p(x|z) and its slope as a function of z, where the decoder knows its derivative: SVI then needs no autograd.
 
-        SVI then takes its steps without autograd. None where decoder or prior are not known to this, or changed in a subclass.
+        It speaks of a ``DiagonalGaussian`` q of lambda itself and a unit Gaussian prior. None with any other family or prior,
+        where a subclass changed one of the functions, and where the decoder does not offer it.
         """
         offered, own = getattr(self.decoder, "slopes", None), ("posterior", "log_prior", "log_lik")
         changed = any(getattr(type(self), name) is not getattr(VAE, name) for name in own) or {*own} & vars(self).keys()
         if offered is None or self.prior is not None or self.family is not DiagonalGaussian or changed:
             return None
-        decode = offered(x)
-        return None if decode is None else lambda z: (*decode(z), self.log_prior(z), -z)
+        return offered(x)
 
     def kl(self, q: Distribution, x: Nested = None) -> Tensor | None:
         """KL(q || p(z)), shape (batch,), or None where no closed form is known."""

@@ -4,12 +4,13 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from bsvi.beyond.dreg import path_alone, square_weights
+from bsvi.direct import DirectProposals, find_direct
 from bsvi.draws import (
     Draw,
     Weighed,
@@ -18,15 +19,13 @@ from bsvi.draws import (
     each_block,
     encode,
     posterior,
-    pull_back,
-    slopes_of,
     weigh,
     weigh_draw,
     without_zero_weights,
 )
 from bsvi.examples import Nested
 from bsvi.graphs import Graphs
-from bsvi.model import Model, find_reached_parameters
+from bsvi.model import DiagonalGaussian, Model, find_reached_parameters
 from bsvi.trajectory import Buffer, Trajectory
 
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
@@ -123,13 +122,16 @@ class Amortized:
         return self.draws * (2 if self.recompute else 1)
 
 
+Family = tuple[tuple[Tensor, Tensor], ...]  # q's own parameters and their gradients
+
+
 class Step(NamedTuple):
     """One proposal of the walk: lambda_i, its weighted draws, and the raw gradient at lambda_i."""
 
     lambda_: Tensor
     weighed: Weighed
     gradient: Tensor  # empty at the last proposal, which takes no step
-    family: tuple[tuple[Tensor, Tensor], ...] = ()  # at the first: q's own parameters and their gradients
+    family: Family = ()  # at the first
     kept: bool = False  # whether the graphs to theta that were asked for are there
 
 
@@ -222,31 +224,51 @@ class SVI:
             attach: how many of the last proposals keep their decoder graph for theta; without it no graph outlives its step.
             budget: bytes that these graphs may take; beyond it none is kept.
         """
-        training, samples, batch, state = torch.is_grad_enabled(), self.samples, len(lambda_), None
-        slopes = None if self.closed_form_kl else slopes_of(model, x, lambda_.detach(), samples)
-        graphs = Graphs(model, x, beta, self.steps + 1, attach, budget, slopes)
+        lambda_, state = lambda_.detach(), None
+        direct = None if self.closed_form_kl else find_direct(model, x, lambda_, self.samples, beta)
+        graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
         for i in range(self.steps):  # l.5
-            # the stop-gradient: theta must not learn through SVI
-            lambda_ = lambda_.detach().requires_grad_(not graphs.by_hand(i))
+            if direct is None or graphs.keeps(i):
+                weighed, g, family, q = self.propose(i, model, x, lambda_, beta, graphs)  # l.6-8
+            else:
+                weighed, g, family, q = *self.propose_directly(direct, lambda_), (), DiagonalGaussian
+            yield Step(lambda_, weighed, g, family, graphs.kept)
+            lambda_, state = self.ascend(lambda_, self.clipped(g, q), state)  # l.9
+            lambda_ = lambda_.detach()  # the stop-gradient: theta must not learn through SVI
+        if direct is None or graphs.keeps(self.steps):
+            with torch.no_grad():
+                drawn = draw(posterior(model, lambda_, x), self.samples, len(lambda_))
+            weighed = graphs.weigh(self.steps, drawn, steers=False)
+        else:
+            weighed = direct.weigh(lambda_)
+        yield Step(lambda_, weighed, lambda_.new_empty(0), (), graphs.kept)  # no step follows l.11
+
+    def propose(
+        self, i: int, model: Model, x: Nested, lambda_: Tensor, beta: float, graphs: Graphs
+    ) -> tuple[Weighed, Tensor, Family, Any]:
+        """Proposal i by autograd: its weighted draws, the gradient by lambda, at the first that by q's own parameters, and q."""
+        samples, batch, training = self.samples, len(lambda_), torch.is_grad_enabled()
+        lambda_ = lambda_.detach().requires_grad_()
+        with torch.enable_grad():
+            q = posterior(model, lambda_, x)
+            steering = drawn = draw(q, samples, batch)  # l.6
+        steered = weighed = graphs.weigh(i, drawn, steers=not self.double_sampling)  # l.7
+        if self.double_sampling:  # section 4.2: another draw steers, so that lambda_{i+1} does not depend on z_i
             with torch.enable_grad():
-                q = posterior(model, lambda_, x)
-                steering = drawn = draw(q, samples, batch)  # l.6
-            steered = weighed = graphs.weigh(i, drawn, steers=not self.double_sampling)  # l.7
-            if self.double_sampling:  # section 4.2: a draw of its own steers, and lambda_{i+1} does not depend on z_i
-                with torch.enable_grad():
-                    steering = draw(q, samples, batch)
-                steered = graphs.weigh_apart(steering, steers=True)
-            apart = i == 0 and training and not graphs.by_hand(i)
-            own = [p for p in find_reached_parameters(model, *steering) if p is not lambda_] if apart else []
-            retain = graphs.keeps(i) and not self.double_sampling
-            g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta, retain)  # l.8
-            shown = weighed if graphs.keeps(i) else weighed.detach()
-            yield Step(lambda_.detach(), shown, g, tuple(zip(own, others, strict=True)), graphs.kept)
-            lambda_, state = self.ascend(lambda_.detach(), self.clipped(g, q), state)  # l.9
-        with torch.no_grad():
-            drawn = draw(posterior(model, lambda_, x), samples, batch)
-        weighed = graphs.weigh(self.steps, drawn, steers=False)
-        yield Step(lambda_.detach(), weighed, lambda_.new_empty(0), (), graphs.kept)  # no step follows l.11
+                steering = draw(q, samples, batch)
+            steered = graphs.weigh_apart(steering, steers=True)
+        reached = find_reached_parameters(model, *steering) if i == 0 and training else []
+        own = [p for p in reached if p is not lambda_]
+        retain = graphs.keeps(i) and not self.double_sampling
+        g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta, retain)  # l.8
+        return weighed if graphs.keeps(i) else weighed.detach(), g, tuple(zip(own, others, strict=True)), q
+
+    def propose_directly(self, direct: DirectProposals, lambda_: Tensor) -> tuple[Weighed, Tensor]:
+        """The weighted draws and the gradient by lambda, without autograd."""
+        share = None if self.samples == 1 and type(self).share is SVI.share else self.share
+        if not self.double_sampling:
+            return direct(lambda_, share)
+        return direct.weigh(lambda_), direct(lambda_, share)[1]
 
     def gradients(
         self, of: list[Tensor], model: Model, x: Nested, q: Any, drawn: Draw, weighed: Weighed, beta: float, keep: bool
@@ -257,9 +279,6 @@ class SVI:
         """
         log_w = weighed.log_w.detach()
         share = torch.where(log_w.abs() < math.inf, self.share(log_w), 0.0)  # a draw of weight zero steers nothing
-        if weighed.slope is not None:
-            share, by_hand = share.to(weighed.slope), cast(Any, pull_back(q))
-            return [by_hand(drawn.z, finite(weighed.slope * share[..., None]), -beta * share)]
         value, density = weighed.log_w, drawn.log_q
         if self.closed_form_kl:
             with torch.enable_grad():
@@ -302,8 +321,8 @@ class SVI:
         ``gradient`` is clipped and finite; ``state`` is None at the first step. An override may use anything computed
         from x and earlier draws, but must not choose, drop or repeat draws by their weights: that breaks Theorem 1.
         """
-        velocity = gradient if state is None else self.momentum * state + gradient
-        return lambda_ + self.lr * velocity, velocity
+        velocity = gradient if state is None else torch.add(gradient, state, alpha=self.momentum)
+        return torch.add(lambda_, velocity, alpha=self.lr), velocity
 
 
 def finite(gradient: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Decoder(nn.Module, ABC):
             params = params.float()
         return self.likelihood.log_prob(x, params)  # type: ignore[operator]
 
-    def slopes(self, x: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    def slopes(self, x: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]] | None:
         """ln p(x | z) and its derivative by z as a function of z, without a graph; None where autograd has to find it."""
         return None
 

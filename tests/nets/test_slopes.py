@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import bsvi
-from bsvi.draws import pull_back, slopes_of
+from bsvi.direct import DirectProposals, find_direct
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.model import DiagonalGaussian
 from bsvi.nets import Bernoulli, DiscretisedLogistic, MLPDecoder, MLPEncoder
@@ -51,15 +51,34 @@ def test_a_decoder_s_own_derivative_is_that_of_autograd(kind, dtype, near, scale
     assert (slope - wanted).abs().max() <= near * wanted.abs().max() and slope.abs().max() > 0
 
 
-def test_a_gaussian_s_own_gradient_is_that_of_autograd():
-    lambda_ = (8 * torch.randn(7, 6, dtype=torch.float64)).requires_grad_()  # some log-variances are clamped
-    assert (lambda_.chunk(2, -1)[1].abs() > 20).any() or lambda_.data[0, 5].fill_(25.0) is not None
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_gaussian_s_own_gradient_is_that_of_autograd(samples):
+    """Clamped log-variances and a draw of weight zero included."""
+    lambda_ = torch.randn(7, 6, dtype=torch.float64)
+    lambda_[0, 5], lambda_[1, 4] = 25.0, -30.0
+    eps, c = torch.randn(samples, 7, 3, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+
+    def decode(z, slope=True):
+        value, back = -(z - c).square().sum(-1), -2 * (z - c)
+        value[3] = -torch.inf
+        return value, back if slope else None
+
+    direct = DirectProposals(decode, eps.clone, beta=0.7)
+    share = lambda log_w: torch.full_like(log_w, 1 / samples)  # noqa: E731
+    weighed, got = direct(lambda_, None if samples == 1 else share)
+    lambda_.requires_grad_()
+    mean, _ = lambda_.chunk(2, -1)
     q = DiagonalGaussian(lambda_)
-    for samples in (1, 3):
-        z, log_q = q.rsample_and_log_prob((samples,))
-        slope, side = torch.randn_like(z), torch.randn_like(log_q)
-        (want,) = torch.autograd.grad((slope * z).sum() + (side * log_q).sum(), lambda_, retain_graph=True)
-        assert torch.allclose(q.pull_back(z, slope, side), want, atol=1e-12)
+    z = mean + q.variance.sqrt() * eps
+    log_q = torch.distributions.Normal(mean, q.variance.sqrt()).log_prob(z).sum(-1)
+    log_prior = torch.distributions.Normal(0.0, 1.0).log_prob(z).sum(-1)
+    log_w = -(z - c).square().sum(-1) + 0.7 * (log_prior - log_q)
+    fine = torch.ones(samples, 7, dtype=torch.bool)
+    fine[0, 3] = False
+    (want,) = torch.autograd.grad((log_w * fine).sum() / samples, lambda_)
+    assert torch.allclose(weighed.log_w[fine], log_w[fine], atol=1e-12) and weighed.log_w[0, 3] == -torch.inf
+    assert torch.allclose(got, want, atol=1e-12)
+    assert torch.equal(direct.weigh(lambda_.detach()).log_w, weighed.log_w)
 
 
 @pytest.mark.parametrize("method", ["svi", "bsvi-ds", "bsvi-sir-pi"])
@@ -75,7 +94,7 @@ def test_bounds_trajectories_and_gradients_are_those_of_autograd(method, kind, s
         estimate.loss.backward()
         gradients = [p.grad for p in [*model.parameters(), *objective.parameters()]]
         found.append([estimate.bound, estimate.trajectory.lambda_, estimate.trajectory.log_w, *gradients])
-    assert slopes_of(make(kind), x, torch.zeros(12, 10).double(), 1) is not None
+    assert find_direct(make(kind), x, torch.zeros(12, 10).double(), 1, 1.0) is not None
     assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-10) for a, b in zip(*found, strict=True))
 
 
@@ -128,17 +147,13 @@ def changed_models():
 @pytest.mark.parametrize("name", [name for name, _ in changed_models()])
 def test_a_model_that_was_changed_goes_the_usual_way(name):
     model, x = dict(changed_models())[name], images("bernoulli", dtype=torch.float32)
-    assert slopes_of(model, x, torch.zeros(12, 10), 1) is None
+    assert find_direct(model, x, torch.zeros(12, 10), 1, 1.0) is None
 
 
 def test_under_autocast_and_for_closed_form_steps_autograd_is_used(monkeypatch):
     model, x = make(dtype=torch.float32), images("bernoulli", dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert slopes_of(model, x, torch.zeros(12, 10), 1) is None
-    assert (
-        pull_back(DiagonalGaussian(torch.zeros(2, 4))) is not None
-        and pull_back(OtherGaussian(torch.zeros(2, 4))) is None
-    )
+        assert find_direct(model, x, torch.zeros(12, 10), 1, 1.0) is None
     monkeypatch.setattr(MLPDecoder, "slopes", lambda self, x: pytest.fail("not for the closed form"))
     bsvi.objective("bsvi-sir", k=2, svi=bsvi.SVI(closed_form_kl=True))(model, x)
 

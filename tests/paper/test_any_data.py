@@ -144,7 +144,8 @@ def test_a_store_goes_on_and_notices_another_covariate(tmp_path):
     size = store.stat().st_size
     scores = bsvi.evaluate(one, nested, k=2, store=store)
     assert store.stat().st_size > size
-    assert (scores.columns["elbo"] == bsvi.evaluate(one, nested, k=2).columns["elbo"]).all()
+    at_once = bsvi.evaluate(one, nested, k=2).columns["elbo"]  # in another batch: float32 rounds otherwise
+    assert np.allclose(scores.columns["elbo"], at_once, rtol=1e-5)
     for other in (
         {**nested, "covariates": nested["covariates"] + 1},
         {"covariates": nested["covariates"], "counts": nested["counts"]},

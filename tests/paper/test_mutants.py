@@ -21,7 +21,7 @@ from bsvi import (
     draws,
     graphs,
     objective,
-    refine,
+    refinement,
     responsibilities,
     theta,
     trajectory,
@@ -120,7 +120,7 @@ def closed_form_kl_in_the_weight(mp):
         weighed = original(model, x, drawn, beta, recompute)
         return weighed._replace(log_w=weighed.log_lik - beta * model.kl(latest[0]))
 
-    wrapping(mp, refine, "draw", draw)
+    wrapping(mp, refinement, "draw", draw)
     wrapping(mp, graphs, "weigh_draw", weigh)
 
 
@@ -198,7 +198,7 @@ def no_movement(mp):
 
 @mutant(check_batch_independence)
 def clipping_coupled_over_the_batch(mp):
-    mp.setitem(refine._CLIP_AXES, "example", (0, -1))
+    mp.setitem(refinement._CLIP_AXES, "example", (0, -1))
 
 
 # --- seen by T7: the gradients are wrong, all values are right ----------------------------------------------------------
@@ -211,7 +211,7 @@ def missing_stop_gradient(mp):
         lambda_ = lambda_.detach().requires_grad_()
         for i in range(self.steps + 1):
             q = model.posterior(lambda_)
-            weighed = refine.weigh(model, x, q, self.samples, beta)
+            weighed = refinement.weigh(model, x, q, self.samples, beta)
             g = torch.autograd.grad(weighed.log_w.sum(), lambda_, create_graph=True)[0]
             yield Step(lambda_, weighed, g.detach() if i == 0 else g, kept=True)
             lambda_, state = self.ascend(lambda_, self.clipped(g, q), state)
@@ -344,13 +344,13 @@ def rows_with_a_graph_are_found_by_count(mp):
 
 @mutant(check_no_more_than_ln_p)
 def lambda_and_draws_as_autocast_leaves_them(mp):
-    wrapping(mp, refine, "encode", lambda original, model, x: model.encode(x))
+    wrapping(mp, refinement, "encode", lambda original, model, x: model.encode(x))
     mp.setattr(draws, "REDUCED", ())
 
 
 @mutant(check_family_gradient, "bsvi-sir")
 def the_familys_own_parameters_are_forgotten(mp):
-    mp.setattr(refine, "find_reached_parameters", lambda model, *values: [])
+    mp.setattr(refinement, "find_reached_parameters", lambda model, *values: [])
 
 
 @mutant(check_family_gradient, "bsvi")
@@ -377,7 +377,7 @@ def recomputed_draws_of_weight_zero(mp):
 
 @mutant(check_a_draw_of_weight_zero, "iwae")
 def amortized_draws_of_weight_zero(mp):
-    mp.setattr(refine, "without_zero_weights", lambda model, x, lambda_, weighed, *_: weighed)
+    mp.setattr(refinement, "without_zero_weights", lambda model, x, lambda_, weighed, *_: weighed)
 
 
 # --- beyond the paper -----------------------------------------------------------------------------------------------------
@@ -385,12 +385,12 @@ def amortized_draws_of_weight_zero(mp):
 
 @mutant(check_same_mean)
 def dreg_without_the_square(mp):
-    mp.setattr(refine, "square_weights", lambda drawn, log_w, beta: None)
+    mp.setattr(refinement, "square_weights", lambda drawn, log_w, beta: None)
 
 
 @mutant(check_same_mean, 5, 0.4)
 def dreg_that_ignores_beta(mp):
-    wrapping(mp, refine, "square_weights", lambda original, drawn, log_w, beta: original(drawn, log_w, 1.0))
+    wrapping(mp, refinement, "square_weights", lambda original, drawn, log_w, beta: original(drawn, log_w, 1.0))
 
 
 @mutant(check_sa_vae)
