@@ -210,7 +210,6 @@ LONG = {  # files to be divided yet, with the lines that they may have
     "evaluation/evaluate.py": 280,
     "evaluation/gap.py": 280,
     "evaluation/passes.py": 300,
-    "evaluation/refine_anneal.py": 290,
     "evaluation/scores.py": 270,
     "experiments/config.py": 300,
     "model.py": 300,

@@ -1,10 +1,5 @@
-"""A Gaussian close to p(z|x), for every example: the base from which ``refine_anneal`` sends its chains out.
+"""A Gaussian for every example, and the path from it to p(x, z): where ``refine_anneal`` sends its chains."""
 
-It starts at the encoder's q, climbs to the best diagonal Gaussian, and takes its correlations from the curvature that the
-gradients met on the way show. Whatever it is, weights stay unbiased, as it never sees the noise of the chains that are weighed.
-"""
-
-import math
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +9,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bsvi.draws import draw, log_likelihood, log_prior
-from bsvi.evaluation.gap import Climb
 from bsvi.evaluation.hmc import Coordinates, Position, RepeatedRows, slope_of
 from bsvi.evaluation.noise import Noise
 from bsvi.examples import Nested
 from bsvi.model import LOG_2_PI, Model
-from bsvi.refinement import finite
 
 MOMENTS = 64  # draws from which mean and sd are taken where a family does not know them
-WIDEST = 256  # numbers of z up to which correlations are learned: their cost grows with the cube
-_RIDGES = tuple(10.0**power for power in range(-8, 6))
-_FLATTEST = 0.1  # the least curvature of a direction, relative to the diagonal Gaussian's: the base stays finite
 
 
 @dataclass(frozen=True)
@@ -141,80 +131,3 @@ def _known_moments(q: Any) -> tuple[Tensor, Tensor] | None:
     except (NotImplementedError, AttributeError):
         return None
     return (mean, sd) if torch.isfinite(mean).all() and torch.isfinite(sd).all() else None  # a Cauchy has none
-
-
-def climb_elbo(path: GaussianPath, noise: Noise, steps: int, samples: int) -> tuple[Gaussian, Tensor, Tensor]:
-    """The best diagonal Gaussian by ``steps`` of Adam on the ELBO, with ``samples`` draws each: v and -v.
-
-    Returns it with the points that were met and the gradients of ln p(x, z) there, both (steps * samples, batch, size).
-    """
-    climb, state, size = Climb(steps=steps), None, path.base.mean.shape[1]
-    lambda_ = torch.cat([path.base.mean, 2 * path.base.factor.log()], -1)
-    points, slopes = [], []
-    for i in range(steps):
-        mean, log_var = lambda_[:, :size], lambda_[:, size:].clamp(-20.0, 20.0)
-        base = Gaussian(mean, (0.5 * log_var).exp())
-        v = draw_mirrored(noise, i * samples, samples, size, mean.dtype)
-        _, slope = path.around(base).look(v)
-        slope = finite(slope)
-        points.append(mean + base.factor * v)
-        slopes.append(slope / base.factor)
-        gradient = torch.cat([slopes[-1].mean(0), 0.5 * ((slope * v).mean(0) + 1.0)], -1)
-        lambda_, state = climb.ascend(lambda_, gradient, state)
-    log_var = lambda_[:, size:].clamp(-20.0, 20.0)
-    return Gaussian(lambda_[:, :size], (0.5 * log_var).exp()), torch.cat(points), torch.cat(slopes)
-
-
-def learn_curvature(base: Gaussian, points: Tensor, slopes: Tensor, reach: float = 0.5) -> Gaussian:
-    """The Gaussian whose log-density has the gradients seen: its precision is minus their slope.
-
-    In v = whiten(u) the gradient of ln p(x, z) is about c - (I + A) v. A ridge regression of its remainder on v, whose penalty
-    generalised cross-validation chooses per example, gives c and A; points far away count less. The mean moves by ``reach`` of
-    the base's radius at most.
-    """
-    size, count = base.mean.shape[1], len(points)
-    factor = base.triangle().double()
-    wide = Gaussian(base.mean.double(), factor)
-    v, slopes = wide.whiten(points.double()), wide.pull_back(slopes.double())
-    weight = (1 + v.square().mean(-1, keepdim=True) / 4) ** -2
-    weight = weight / weight.mean(0)
-    rest = slopes + v
-    v_mean, rest_mean = (weight * v).mean(0), (weight * rest).mean(0)
-    a, b = ((weight.sqrt() * each).transpose(0, 1) for each in (v - v_mean, rest - rest_mean))
-    power, axes = torch.linalg.eigh(a.mT @ a)  # (batch, size)
-    power, seen = power.clamp_min(0.0), axes.mT @ (a.mT @ b)
-    ridge = power.new_tensor(_RIDGES)[:, None]
-    shrink = 1 / (power[:, None] + ridge)  # (batch, ridges, size)
-    strength = seen.square().sum(-1)[:, None]
-    left = b.square().sum((1, 2))[:, None] - (strength * shrink * (2 - power[:, None] * shrink)).sum(-1)
-    free = (1 - ((power[:, None] * shrink).sum(-1) + 1) / count).clamp_min(1e-3)
-    chosen = (left / free.square()).argmin(1)
-    linear = axes @ (seen * shrink[torch.arange(len(chosen), device=chosen.device), chosen][..., None])
-    curve, axes = torch.linalg.eigh(-0.5 * (linear + linear.mT))
-    curve = (1 + curve).clamp_min(_FLATTEST)
-    ascent = (rest_mean - torch.einsum("bi,bij->bj", v_mean, linear))[:, None] @ axes / curve[:, None] @ axes.mT
-    length = ascent.norm(dim=-1, keepdim=True)
-    ascent = ascent * (reach * math.sqrt(size) / length.clamp_min(1e-12)).clamp(max=1.0)
-    lower, failed = torch.linalg.cholesky_ex((axes / curve[:, None]) @ axes.mT)
-    mean = base.mean.double() + (factor @ ascent.mT).squeeze(-1)
-    learned = Gaussian(mean.to(base.mean.dtype), (factor @ lower).to(base.mean.dtype))
-    good = (failed == 0) & torch.isfinite(learned.factor).flatten(1).all(-1) & torch.isfinite(learned.mean).all(-1)
-    return Gaussian(base.mean, base.triangle()).where(good, learned)
-
-
-def choose(path: GaussianPath, bases: list[Gaussian], noise: Noise, draws: int) -> tuple[Gaussian, Tensor]:
-    """For each example the base of the highest ELBO, less two of its errors, and its number.
-
-    On ``draws`` draws that nothing else sees; the same for all bases.
-    """
-    v = draw_mirrored(noise, 0, draws, bases[0].mean.shape[1], bases[0].mean.dtype)
-    scores = []
-    for base in bases:
-        log_w = path.around(base).look(v, gradient=False)[0] - log_normal(v)
-        error = log_w.std(0, correction=0) / math.sqrt(max(1, draws - 1))
-        scores.append((log_w.mean(0) - 2 * error).nan_to_num(-math.inf, neginf=-math.inf))
-    best = torch.stack(scores).argmax(0)
-    base = bases[0]
-    for i, other in enumerate(bases[1:], 1):
-        base = base.where(best == i, other)
-    return base, best

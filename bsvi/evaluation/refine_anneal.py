@@ -5,9 +5,7 @@ q*(z)^(1 - beta) p(x, z)^beta, and ln w = sum_t (beta_t - beta_{t-1}) (ln p(x, z
 the weighed chains' noise, E[w] = p(x): the log of the chains' average is a lower bound on ln p(x) in expectation.
 """
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from os import PathLike
 from typing import NamedTuple
 
@@ -17,94 +15,25 @@ from torch import Tensor
 
 from bsvi.draws import posterior
 from bsvi.evaluation.ais import Annealed, Prior, anneal, check_draws, find_prior, list_nonfinite, make_schedule
-from bsvi.evaluation.arguments import check_at_least_1, check_counts
-from bsvi.evaluation.base_density import (
-    WIDEST,
-    GaussianPath,
-    choose,
-    climb_elbo,
-    draw_mirrored,
-    learn_curvature,
-    match_moments,
-)
+from bsvi.evaluation.arguments import check_counts
+from bsvi.evaluation.base_density import GaussianPath, match_moments
+from bsvi.evaluation.budget import Budget, plan_budget
 from bsvi.evaluation.diagnostics import Tally
 from bsvi.evaluation.evaluate import cut_into_chunks, encode_detached
+from bsvi.evaluation.fit_base import GRAPH, climb_elbo, improve
 from bsvi.evaluation.hmc import Coordinates
 from bsvi.evaluation.noise import KeyedModel, Noise, NoiseStream
 from bsvi.evaluation.passes import Batches, Progress, tabulate
 from bsvi.examples import Nested, Pick, count, first
 from bsvi.model import Model
-from bsvi.refinement import whole
 from bsvi.tables.streams import find_streams
 
-MOMENT, CLIMB, ROUND, CHOOSE = find_streams("refine-anneal", "moment", "climb", "round", "choose")
+MOMENT, CLIMB, ROUND = find_streams("refine-anneal", "moment", "climb", "round")
 # what is weighed never saw what chose the base and the steps
 PILOT, PILOT_MOVE = find_streams("refine-anneal", "pilot", "pilot-move")
 START, MOVE, EXACT = find_streams("refine-anneal", "start", "move", "exact")
 COLUMNS = ("log_likelihood", "ess", "acceptance", "rise", "step_size", "correlated", "passes", "nonfinite")
-LEAST = 200  # passes, of which a climb and a few temperatures can be made
-_GRAPH = 2  # a decoder call that keeps its graph takes this many times the memory, or somewhat more
 _RISE = 0.5  # nats by which the average of all chains may be above that of single ones without a warning
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What one example costs: ``passes`` of the decoder, where one with a gradient to z counts two.
-
-    >>> Budget().passes, Budget(chains=4, temperatures=100).passes
-    (968, 3492)
-    """
-
-    climb: int = 120  # Adam's steps to the best diagonal Gaussian ...
-    samples: int = 2  # ... with as many draws each
-    rounds: int = 0  # times that the curvature is learned again, from draws of the last base: two for each number of z
-    choose: int = 8  # draws on which bases are compared
-    pilots: int = 1  # chains that find the step sizes and are thrown away
-    chains: int = 2
-    temperatures: int = 26
-    leapfrog: int = 3  # gradient steps per move; one move per temperature
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name != "rounds":
-                vars(self)[name] = check_at_least_1(name, value)
-        vars(self).update(rounds=whole("rounds", self.rounds))
-        if self.rounds < 0:
-            raise ValueError(f"rounds must be at least 0, got {self.rounds}")
-
-    def learns(self, size: int) -> bool:
-        """Whether correlations of ``size`` numbers are learned: there must be more points than numbers, and not too many."""
-        return size <= min(WIDEST, self.climb * self.samples - 2)
-
-    @property
-    def passes(self) -> int:
-        """Without rounds, whose cost depends on the size of z."""
-        return self.cost(0)
-
-    def cost(self, size: int) -> int:
-        """Passes of the decoder for one example with ``size`` numbers in z."""
-        learned = 2 * (self.climb * self.samples + self.choose)
-        if self.learns(size):
-            learned += 2 * self.choose + self.rounds * (4 * size + 2 * self.choose)
-        moves = 1 + (self.temperatures - 1) * self.leapfrog
-        return learned + 2 * (self.pilots + self.chains) * moves
-
-
-def plan_budget(passes: int, size: int) -> Budget:
-    """What so many passes are best spent on, for ``size`` numbers in z; never more of them.
-
-    >>> budget = plan_budget(10_000, 50)
-    >>> budget.cost(50) <= 10_000 < budget.cost(50) + 2 * (budget.pilots + budget.chains) * budget.leapfrog
-    True
-    """
-    if passes < LEAST:
-        raise ValueError(f"passes must be at least {LEAST}, got {passes}; 1,000 cost as much as BSVI-500")
-    climb = min(400, max(10, passes * 3 // 25))
-    rounds = 0 if passes < 5000 or size > WIDEST else min(4, passes // (40 * size))
-    chains, leapfrog = (2, 3) if passes < 5000 else (4, 5) if passes < 20_000 else (8, 6)
-    least = Budget(climb=climb, rounds=rounds, chains=chains, leapfrog=leapfrog, temperatures=1)
-    left = (passes - least.cost(size)) // (2 * (least.pilots + chains) * leapfrog)
-    return Budget(climb=climb, rounds=rounds, chains=chains, leapfrog=leapfrog, temperatures=max(1, 1 + left))
 
 
 def refine_anneal(
@@ -156,7 +85,7 @@ def refine_anneal(
 
     bound = "lower" if reverse is None else "upper"
     asked = {"passes": passes} if budget is None else dict(vars(budget))
-    question = {"what": "refine_anneal", "version": 1, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
+    question = {"what": "refine_anneal", "version": 2, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
     picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
     table = tabulate(model, batches, anneal_batch, question, store, progress, picks, COLUMNS, **own)
     warnings = (*list_doubts(table.values), *table.notes)
@@ -190,36 +119,15 @@ def refine(
     size = start.mean.shape[1]
     budget = plan_budget(asked, size) if isinstance(asked, int) else asked
     path = GaussianPath(model, x, coordinates, shape, start)
-    climbed, points, slopes = climb_elbo(path, Noise(ids, seed, CLIMB), budget.climb, budget.samples)
-    bases = [start, climbed]
-    if budget.learns(size):
-        bases += [learn_curvature(climbed, points, slopes, reach) for reach in (0.5, math.inf)]
-    base, best = choose(path, bases, Noise(ids, seed, CHOOSE, 0), budget.choose)
-    for i in range(budget.rounds if budget.learns(size) else 0):
-        points, slopes = look_around(path.around(base), Noise(ids, seed, ROUND, i), 2 * size, chunk)
-        learned = learn_curvature(base, points, slopes)
-        base, better = choose(path, [base, learned], Noise(ids, seed, CHOOSE, 1 + i), budget.choose)
-        best = torch.where(better == 1, 2, best)
+    climbed = climb_elbo(path, Noise(ids, seed, CLIMB), budget.climb, budget.samples)
+    rounds = budget.rounds if budget.learns(size) else 0
+    base, learned = improve(path, *climbed, Noise(ids, seed, ROUND), rounds, budget.draws, chunk)
     path = path.around(base)
     v = Noise(ids, seed, PILOT).normal(0, budget.pilots, size, base.mean.dtype)
     rows, move = (0, budget.pilots), Noise(ids, seed, PILOT_MOVE)
     betas = make_schedule(budget.temperatures)
     steps = anneal(path, v, betas, budget.leapfrog, move, rows, None, first_step=1.0).steps
-    return RefinedQ(path, budget, steps, (best >= 2).double())
-
-
-def look_around(path: GaussianPath, noise: Noise, draws: int, chunk: int | None) -> tuple[Tensor, Tensor]:
-    """``draws`` draws of the base with the gradients of ln p(x, z) there, as ``learn_curvature`` takes them."""
-    base, points, slopes, at = path.base, [], [], 0
-    v = draw_mirrored(noise, 0, draws, base.mean.shape[1], base.mean.dtype)
-    inverse = torch.linalg.inv(base.triangle())
-    for rows in cut_into_chunks(draws, path.rows.x, chunk, _GRAPH):
-        part = v[at : at + rows]
-        slope = path.look(part)[1].nan_to_num(0.0, 0.0, 0.0)
-        points.append(base.mean + base.stretch(part))
-        slopes.append(torch.einsum("bij,rbi->rbj", inverse, slope))
-        at += rows
-    return torch.cat(points), torch.cat(slopes)
+    return RefinedQ(path, budget, steps, learned.double())
 
 
 def weigh_chains(
@@ -233,7 +141,7 @@ def weigh_chains(
     tally, accepted, at = Tally(budget.chains), [], 0
     begin, move = Noise(ids, seed, START), Noise(ids, seed, MOVE, 0 if z is None else 1)
     size, dtype = path.base.mean.shape[1], path.base.mean.dtype
-    for rows in cut_into_chunks(budget.chains, path.rows.x, chunk, _GRAPH):
+    for rows in cut_into_chunks(budget.chains, path.rows.x, chunk, GRAPH):
         v = begin.normal(at, rows, size, dtype) if z is None else path.start_from(z[at : at + rows])
         run = anneal(path, v, betas, budget.leapfrog, move, (at, budget.chains), steps)
         tally.add(run.log_w)

@@ -12,14 +12,14 @@ import torch
 
 import bsvi
 from bsvi import cli
+from bsvi.evaluation.budget import Budget
 from bsvi.evaluation.certificate import certify
-from bsvi.evaluation.refine_anneal import Budget
 from bsvi.evaluation.scores import Scores
 from tests.evaluation.oracle import batches, data
 from tests.evaluation.test_side_by_side import COMMON, TRAIN
 from tests.oracles import PPCA, mean_and_error
 
-POOR = Budget(climb=1, samples=1, choose=1, chains=2, temperatures=6, leapfrog=2)
+POOR = Budget(climb=1, samples=1, rounds=0, draws=1, chains=2, temperatures=6, leapfrog=2)
 
 
 def sampler(model):

@@ -15,13 +15,16 @@ from torch.distributions import AffineTransform, Bernoulli, Gamma, Independent, 
 from bsvi import VAE
 from bsvi.evaluation import base_density, hmc
 from bsvi.evaluation import refine_anneal as module
-from bsvi.evaluation.refine_anneal import Budget, plan_budget, refine_anneal
+from bsvi.evaluation.budget import Budget, plan_budget
+from bsvi.evaluation.refine_anneal import refine_anneal
 from bsvi.runs.store import share_path
 from tests.evaluation.oracle import batches, data
 from tests.oracles import PPCA, BernoulliDecoder, Counted, mean_and_error
 
-SHORT = Budget(climb=6, samples=2, rounds=1, choose=2, chains=3, temperatures=5, leapfrog=2)
-POOR = Budget(climb=1, samples=1, choose=1, chains=1, temperatures=8, leapfrog=2)  # a base that is not the posterior
+SHORT = Budget(climb=6, samples=2, rounds=2, draws=2, chains=3, temperatures=5, leapfrog=2)
+POOR = Budget(
+    climb=1, samples=1, rounds=0, draws=1, chains=1, temperatures=8, leapfrog=2
+)  # a base that is not the posterior
 
 
 def exact_samples(model):
@@ -63,7 +66,7 @@ def test_weights_average_to_p_of_x_from_a_q_that_is_far_off():
 
 def test_weights_average_to_p_of_x_with_learned_correlations():
     """Few points of a wide climb, so that what is learned is not the posterior itself."""
-    score, error = ratio(Budget(climb=4, samples=1, choose=1, chains=1, temperatures=4, leapfrog=2))
+    score, error = ratio(Budget(climb=4, samples=1, rounds=2, draws=4, chains=1, temperatures=4, leapfrog=2))
     assert abs(score) < 6 and error < 0.02, (score, error)
 
 
@@ -93,19 +96,7 @@ def accept_every_move(patch):
 
 
 def choose_by_weighed_draws(patch):
-    own = module.choose
-    patch.setattr(module, "choose", lambda path, bases, noise, draws: own(path, bases, Weighed.noise, draws))
-
-    class Weighed:
-        noise = None
-
-    refine = module.refine
-
-    def watch(model, x, ids, *rest):
-        Weighed.noise = module.Noise(ids, 0, module.START)
-        return refine(model, x, ids, *rest)
-
-    patch.setattr(module, "refine", watch)
+    patch.setattr(module, "ROUND", module.START)
 
 
 MUTANTS = (
@@ -120,7 +111,7 @@ MUTANTS = (
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda f: f.__name__)
 def test_what_is_wrong_would_be_seen(mutant, monkeypatch):
     mutant(monkeypatch)
-    bases_differ, many = {"climb": 12, "temperatures": 4}, {"temperatures": 16, "leapfrog": 1}
+    bases_differ, many = {"climb": 12, "rounds": 2, "temperatures": 4}, {"temperatures": 16, "leapfrog": 1}
     change = bases_differ if mutant is choose_by_weighed_draws else many
     score, error = ratio(Budget(**{**vars(POOR), **change}), n=20_000)
     assert not abs(score) < 8, (score, error)
@@ -129,7 +120,7 @@ def test_what_is_wrong_would_be_seen(mutant, monkeypatch):
 def test_forward_and_reverse_bracket_the_exact_value():
     model = PPCA(latent=4, visible=6)
     x = data(model, 300)
-    budget = Budget(climb=2, samples=2, choose=2, chains=2, temperatures=6, leapfrog=2)
+    budget = Budget(climb=2, samples=2, rounds=0, draws=2, chains=2, temperatures=6, leapfrog=2)
     low, low_error = mean_and_error(errors(model, x, budget=budget))
     high, high_error = mean_and_error(errors(model, x, budget=budget, reverse=exact_samples(model)))
     assert low < -6 * low_error and high > 6 * high_error  # a poor base and few temperatures: visibly open
@@ -194,7 +185,7 @@ def test_a_bounded_latent_is_moved_in_unbounded_coordinates_with_their_jacobian(
     if not jacobian:
         monkeypatch.setattr(hmc.Coordinates, "log_volume", lambda self, u, z: 0.0)
     x = torch.full((4000, 1), 1.5).double()
-    budget = Budget(climb=3, samples=2, choose=2, chains=1, temperatures=4, leapfrog=2)
+    budget = Budget(climb=3, samples=2, rounds=0, draws=2, chains=1, temperatures=4, leapfrog=2)
     log_w = torch.from_numpy(refine_anneal(ExponentialGamma(), [x], budget=budget).log_likelihood.per_example)
     mean, error = mean_and_error((log_w - math.log(2 / 2.5**3)).exp())
     assert abs(mean - 1) < 6 * error and error < 0.02 if jacobian else abs(mean - 1) > 8 * error, (mean, error)
@@ -269,5 +260,5 @@ def test_mistakes_are_one_clear_line(change, message):
 
 def test_chains_that_disagree_are_a_warning():
     model = PPCA(latent=6, visible=9).start(torch.full((6,), 3.0).double(), torch.tensor(0.0).double())
-    poor = Budget(climb=1, samples=1, choose=1, chains=4, temperatures=2, leapfrog=1)
+    poor = Budget(climb=1, samples=1, rounds=0, draws=1, chains=4, temperatures=2, leapfrog=1)
     assert any("disagree" in line for line in refine_anneal(model, data(model, 10), budget=poor).warnings)
