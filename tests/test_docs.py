@@ -22,14 +22,8 @@ from tests.test_house import FLOORS
 
 ROOT = Path(bsvi.__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md", ROOT / "results/README.md"]
-SUPPOSES = (
-    "data",
-    "evaluation",
-    "extending",
-    "report",
-    "reporting",
-    "training",
-)  # pages whose code builds on what ``given`` returns
+# pages whose code builds on what ``given`` returns
+SUPPOSES = ("data", "evaluation", "extending", "report", "reporting", "training")
 
 SHOWN = r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?"  # code, and what the page says that it prints
 NUMBER = r"-?\d+(?:\.\d+)?"

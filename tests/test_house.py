@@ -240,3 +240,10 @@ def test_public_functions_have_one_form_of_docstring(name):
     args = lines[lines.index("Args:") + 1 : lines.index("Returns:")]
     named = {line.split(":")[0].strip() for line in args if line.startswith("    ") and line[4] not in " "}
     assert named and named <= set(inspect.signature(function).parameters), f"{name}: {named}"
+
+
+@pytest.mark.parametrize("room", ["bsvi", "tests"])
+def test_no_comment_hangs_on_a_closing_bracket(room):
+    """The formatter puts a comment there that makes a line too long; it belongs above the statement."""
+    for path in sorted((ROOT.parent / room).rglob("*.py")):
+        assert not re.search(r"^\s*\):?  #.*", path.read_text(), re.M), path

@@ -90,9 +90,8 @@ def check_unclaimed(run: Run, built: "BuiltExperiment", begun: bool) -> None:
     left += [name for name in LEFT if os.path.lexists(run.folder / name)]
     if not left or (begun and left == ["metrics.jsonl"]):  # all that was written, if killed before its first checkpoint
         return
-    found = Run(run.folder, run.identity).find(
-        size_limit(built.model, built.objective)
-    )  # one of another run is refused
+    # one of another run is refused
+    found = Run(run.folder, run.identity).find(size_limit(built.model, built.objective))
     if found is None or not isinstance(found[1].get("identity"), dict):
         raise RunError(
             f"{run.folder} holds {left[0]} but no config.json, so whose it is cannot be told; choose another --out"

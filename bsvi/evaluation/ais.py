@@ -127,9 +127,8 @@ def ais(
             if reverse is not None:
                 z = check_draws(stream.draw(lambda: reverse(x, rows), rows), (rows, count(x), *shape)).to(device)
             elif source is not None:
-                sample = (
-                    source.rsample if source.has_rsample else source.sample
-                )  # rsample's noise can always be replaced
+                # rsample's noise can always be replaced
+                sample = source.rsample if source.has_rsample else source.sample
                 size = (rows,) if source.batch_shape else (rows, count(x))
                 z = stream.draw(lambda: sample(torch.Size(size)), rows).detach()
             return coordinates.u(z)

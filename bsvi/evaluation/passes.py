@@ -240,10 +240,8 @@ def _parameters(model: Model) -> list[nn.Parameter]:
 @contextmanager
 def evaluation_mode(model: Model) -> Iterator[None]:
     """Evaluation mode and no parameter gradients within; every module and parameter as it was afterwards."""
-    with (
-        in_eval_mode(model),
-        freeze(find_trainable(model)),
-    ):  # SVI asks for lambda's gradient alone: less to keep, less to compute
+    # SVI asks for lambda's gradient alone: less to keep, less to compute
+    with in_eval_mode(model), freeze(find_trainable(model)):
         yield
 
 

@@ -136,8 +136,7 @@ def refine(
     question = {"what": "refine", "version": 1, "seed": seed, "climb": str(given)}
     columns = ("elbo", "amortized_elbo", "lambda_0")
     table = tabulate(model, batches, refine_batch, question, store, progress, (pick, name), columns, climb=given)
-    with evaluation_mode(
-        model
-    ):  # all may have come from the store: the model sees some x, and says what lambda is like
+    # all may have come from the store: the model sees some x, and says what lambda is like
+    with evaluation_mode(model):
         dtype = encode_detached(model, to_device_of(model, seen[0])).dtype
     return RefinedPosterior(model, table.ids, table.values, table.notes, table.seconds, dtype)

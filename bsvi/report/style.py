@@ -56,9 +56,8 @@ class ReportFigure:
     figure: Figure
 
     def __post_init__(self) -> None:
-        for _ in range(
-            2
-        ):  # lays it out, and again as other ticks may need more room; then it stays, whatever the format
+        # lays it out, and again as other ticks may need more room; then it stays, whatever the format
+        for _ in range(2):
             self.figure.canvas.draw()
         self.figure.set_layout_engine("none")
 

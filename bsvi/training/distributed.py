@@ -179,9 +179,8 @@ def agree_on_name(store: dist.Store, rank: int, size: int, patience: timedelta) 
         for other in tuple(waiting):
             if store.check([f"bsvi/heard/{own}/{other}"]):
                 waiting.remove(other)
-            elif store.check(
-                [f"bsvi/here/{other}"]
-            ):  # perhaps said by a dead one: then its successor will say it again
+            elif store.check([f"bsvi/here/{other}"]):
+                # perhaps said by a dead one: then its successor will say it again
                 store.set(f"bsvi/answer/{store.get(f'bsvi/here/{other}').decode()}", own)
         if waited.seconds > patience.total_seconds():
             raise RankLost(f"processes {sorted(waiting)} of {size} did not come within {patience}")

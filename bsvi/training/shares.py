@@ -211,9 +211,7 @@ class SharedBound(nn.Module):
         shared: Any = SharedModel(self.model, BatchPart(self.rank * n, (self.rank + 1) * n, self.size * n, self.sum))
         try:
             return self.objective(shared, x, beta)
-        except (
-            BadInput
-        ):  # it is told when all processes have come to the end of the step; they must not wait for this one
+        except BadInput:  # told when all processes are at the end of the step: they must not wait for this one
             estimate = self.objective(shared, each(x, lambda part: part.nan_to_num(0.0, 0.0, 0.0)), beta)
             return replace(estimate, loss=estimate.loss * math.nan, bound=estimate.bound * math.nan)
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-BatchStream = (
-    Callable[[int], Iterator[Any]] | Iterable[Any]
-)  # a function of the step to start at, or batches to be cycled
+# a function of the step to start at, or batches to be cycled
+BatchStream = Callable[[int], Iterator[Any]] | Iterable[Any]
 
 
 def start_at(batches: BatchStream, step: int) -> Iterator[Any]:

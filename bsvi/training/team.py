@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from bsvi.objectives import Estimate, Objective
 
 T = TypeVar("T")
-Problem = (
-    tuple[bool, str] | None
-)  # whether it came from elsewhere, so that the cause is told before what it caused; the line
+# whether it came from elsewhere, so that the cause is told before what it caused; the line
+Problem = tuple[bool, str] | None
 
 
 class Team:

@@ -62,9 +62,8 @@ def test_each_weight_alone_is_unbiased():
     _, estimate, model = ratio()
     w = (estimate.trajectory.log_w - model.exact_log_p(model.x)).exp()
     assert w.shape == (4, N)
-    assert (
-        w.std(dim=1).max() < 1.6
-    )  # 0.02 is then more than 5.5 standard errors for each of the 4 rows: below 2e-7 together
+    # 0.02 is then more than 5.5 standard errors for each of the 4 rows: below 2e-7 together
+    assert w.std(dim=1).max() < 1.6
     assert (w.mean(dim=1) - 1.0).abs().max() <= 0.02
 
 

@@ -16,9 +16,8 @@ def by_hand(model, x, lambda_, eps):
     z = mean + (0.5 * log_var).exp() * eps
     residual = x - z @ W.T - b
     log_w = -0.5 * (residual.square() / sigma**2 + math.log(2 * math.pi * sigma**2)).sum(-1)
-    log_w = (
-        log_w - 0.5 * z.square().sum(-1) + 0.5 * (eps.square() + log_var).sum(-1)
-    )  # ln p(z) - ln q(z); the 2 pi cancel
+    # ln p(z) - ln q(z); the 2 pi cancel
+    log_w = log_w - 0.5 * z.square().sum(-1) + 0.5 * (eps.square() + log_var).sum(-1)
     dz = residual @ W / sigma**2 - z
     return z, log_w, dz, dz * 0.5 * (0.5 * log_var).exp() * eps + 0.5
 

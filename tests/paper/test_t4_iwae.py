@@ -35,7 +35,6 @@ def test_iwae_tightens_and_converges():
     w = (estimate.trajectory.log_w - model.exact_log_p(model.x)).exp()
     expected = -w.var().item() / (2 * 64)
     mean, error = mean_and_error(gaps[-1])
-    assert abs(mean - expected) < 5.3 * error + 0.15 * abs(
-        expected
-    )  # the next term of the expansion is of order 1 / n^2
+    # the next term of the expansion is of order 1 / n^2
+    assert abs(mean - expected) < 5.3 * error + 0.15 * abs(expected)
     assert mean < 0

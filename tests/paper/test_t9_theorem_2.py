@@ -46,9 +46,8 @@ def test_resampling_comes_closer_to_the_posterior_than_the_last_proposal(kind, l
     log_q1 = torch.distributions.Normal(*last).log_prob(GRID)
     pis = torch.linspace(0.0, 1.0, 21)[1:-1].tolist()
     bounds = [bound_and_q_sir(log_p, log_q0, log_q1, pi)[0] for pi in pis]
-    assert (
-        max(b2 - 2 * b1 + b0 for b0, b1, b2 in zip(bounds, bounds[1:], bounds[2:], strict=False)) < 0
-    )  # concave in pi
+    bends = [b2 - 2 * b1 + b0 for b0, b1, b2 in zip(bounds, bounds[1:], bounds[2:], strict=False)]
+    assert max(bends) < 0  # concave in pi
     best = pis[bounds.index(max(bounds))]
     for pi in (0.5, best):
         bound, q_sir = bound_and_q_sir(log_p, log_q0, log_q1, pi)

@@ -132,9 +132,8 @@ def test_methods_that_are_not_timed_differ_by_their_passes():
     pace = Pace({"vae": 1.0, "iwae": 5.0, "bsvi": 30.0, "bsvi-ds": 40.0, "bsvi-sir": 20.0}, passes, passes)
     images = describe_images(DIGITS)
     steps = {method: pace.of(of("digits", method), images, NOTHING).step for method in choose_methods("all")}
-    assert (
-        steps["svi"] == 20.0 + 3.0 - 1.0
-    )  # a step more, and its last draw trains theta: no call for the resampled one
+    # a step more, and its last draw trains theta: no call for the resampled one
+    assert steps["svi"] == 20.0 + 3.0 - 1.0
     assert steps["bsvi-pi"] == 30.0 and steps["bsvi-sir-pi"] == 20.0 and steps["bsvi-ds"] == 40.0
     looks = {method: pace.of(of("digits", method), images, NOTHING).look for method in choose_methods("all")}
     batches = images.valid / 50

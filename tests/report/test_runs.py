@@ -39,17 +39,15 @@ def test_the_pace_is_that_of_the_undisturbed_part_of_the_fastest_seed(tmp_path):
         folder = make_run(tmp_path, "bsvi", seed, steps=1000)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for line in lines:
-            line["seconds"] = line["step"] * 0.1 * factor + (
-                300.0 if line["step"] > 500 else 0.0
-            )  # a pause in the middle
+            pause = 300.0 if line["step"] > 500 else 0.0  # in the middle
+            line["seconds"] = line["step"] * 0.1 * factor + pause
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     runs, _ = read_runs([tmp_path])
     assert [run.pace for run in runs] == pytest.approx([0.5, 0.1])
     (experiment,) = group_runs(runs)
     assert experiment.rows[0].pace == pytest.approx(0.1)
-    assert replace(runs[0], train=[]).pace == pytest.approx(
-        runs[0].per_step("seconds")
-    )  # nothing but the total is known
+    total_alone = replace(runs[0], train=[])
+    assert total_alone.pace == pytest.approx(runs[0].per_step("seconds"))
 
 
 def test_half_a_last_line_is_no_reason_to_worry_but_a_broken_one_before_is(tmp_path):

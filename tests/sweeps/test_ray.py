@@ -133,10 +133,8 @@ def test_a_node_that_is_given_up_but_lives_never_writes_together_with_its_succes
     process = sweep(*SEEDS, "--address", cluster["address"])
     victim, _ = wait_for(lambda: on_the_second_node(tmp_path, cluster, process))
     frozen = family(cluster["raylet"])
-    for pid in frozen:
-        os.kill(
-            pid, signal.SIGSTOP
-        )  # as a machine that is suspended, or cut off: dead for the others, but it has the lock
+    for pid in frozen:  # as a machine that is suspended, or cut off: dead for the others, but it has the lock
+        os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: "sent again" in said(tmp_path))
     wait_for(lambda: said(tmp_path).count("done") == 1, 200)  # there is room for the successor now
     time.sleep(5)

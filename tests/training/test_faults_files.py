@@ -96,9 +96,8 @@ def test_disk_full(place, tally):
     chance = random.Random(0)
     train_through(place / "reference", *METHOD)
     expected = ending(place / "reference")
-    smallest = (
-        min(path.stat().st_size for path in Run(place / "reference").checkpoints()) // 2
-    )  # early ones have no best weights
+    # early ones have no best weights
+    smallest = min(path.stat().st_size for path in Run(place / "reference").checkpoints()) // 2
     good = 0
     for _ in range(40):
         folder, first = place / "run", chance.randrange(2, 8)

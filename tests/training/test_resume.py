@@ -148,9 +148,8 @@ def test_validation_does_not_disturb_the_training_noise(tmp_path):
 
 def test_a_loader_that_draws_from_the_random_state_still_resumes_exactly(tmp_path):
     images = torch.cat([x for x, _ in batches()])
-    loader = DataLoader(
-        images, batch_size=8
-    )  # draws a seed for its workers at the start of each epoch, though it has none
+    # draws a seed for its workers at the start of each epoch, though it has none
+    loader = DataLoader(images, batch_size=8)
     states = []
     for name, limits in (("whole", [20]), ("cut", [3, 9, 20])):
         for limit in limits:
