@@ -138,7 +138,7 @@ DATA_SETS: Table[DataSet] = Table(
         "mnist": DataSet(
             load=later("bsvi.data.mnist:load_mnist"),
             about="28x28, 60,000 + 10,000 images, binarised",
-            licence="CC BY-SA 3.0",
+            licence="CC BY-SA 3.0 by Keras' documentation, MIT by Hugging Face's",
             likelihood="bernoulli",
             shape=(1, 28, 28),
             valid=HELD_OUT,
