@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bsvi.draws import draw, log_likelihood, log_prior
-from bsvi.evaluation.hmc import Coordinates, Position, RepeatedRows, slope_of
+from bsvi.evaluation.hmc import Coordinates, Position, RepeatedRows, find_slope
 from bsvi.evaluation.noise import Noise
 from bsvi.examples import Nested
 from bsvi.model import LOG_2_PI, Model
@@ -88,7 +88,7 @@ class GaussianPath:
         with torch.set_grad_enabled(gradient):
             z = self.coordinates.z(u)
             value = log_likelihood(self.model, x, z) + log_prior(self.model, z, x) + self.coordinates.log_volume(u, z)
-        slope = slope_of(value, u) if gradient else torch.zeros_like(u)
+        slope = find_slope(value, u) if gradient else torch.zeros_like(u)
         value = value.detach().double().masked_fill(~fine, torch.nan).view(v.shape[:2]) + self.log_det
         return value, self.base.pull_back(slope.detach().view(v.shape))
 

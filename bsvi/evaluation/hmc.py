@@ -142,7 +142,7 @@ class PriorPath:
             made = coordinates.z(rows)
             z = made.detach().requires_grad_()
             log_lik, log_prior = self.model.log_lik(x, z), call_with_x(self.model.log_prior, z, x)
-            slopes = coordinates.pull_back(rows, made, (slope_of(log_lik, z), slope_of(log_prior, z)))
+            slopes = coordinates.pull_back(rows, made, (find_slope(log_lik, z), find_slope(log_prior, z)))
             log_jacobian, bend = coordinates.log_jacobian(rows, made)
         values = (log_lik.detach().double(), log_prior.detach().double() + log_jacobian)
         log_lik, log_prior = (value.masked_fill(~fine, torch.nan).view(u.shape[:2]) for value in values)
@@ -174,7 +174,7 @@ def move_chains(
     return at, at.log_density(beta) - _energy(momentum) - before
 
 
-def slope_of(value: Tensor, rows: Tensor) -> Tensor:
+def find_slope(value: Tensor, rows: Tensor) -> Tensor:
     """The gradient of each row's value; zero for a decoder that ignores z, or a prior that is flat."""
     gradient = torch.autograd.grad(value.sum(), rows, allow_unused=True)[0] if value.requires_grad else None
     return torch.zeros_like(rows) if gradient is None else gradient

@@ -12,9 +12,9 @@ from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import Experiment
 from bsvi.model import VAE, in_eval_mode
 from bsvi.planning.devices import Device, Kernel
+from bsvi.planning.operations import OperationCounter
 from bsvi.planning.pace import Pace, Passes, find_chunk
 from bsvi.planning.plan import EVALUATION_BATCH, ImageCounts
-from bsvi.planning.tally import OperationCounter
 from bsvi.refinement import SVI
 
 
@@ -90,10 +90,10 @@ def price_pace(e: Experiment, images: ImageCounts, device: Device, counts: dict[
     svi = SVI(**e.svi.model_dump())
 
     def cost(draws: Iterable[Any]) -> float:
-        with in_eval_mode(model), OperationCounter() as tally:
+        with in_eval_mode(model), OperationCounter() as counter:
             for _ in draws:
                 pass
-        return device.seconds(tally.kernels)
+        return device.seconds(counter.kernels)
 
     with torch.no_grad():
         forward = cost(weigh(model, x, model.posterior(lambda_0), find_chunk(x)) for _ in range(1)) / find_chunk(x)

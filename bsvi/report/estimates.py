@@ -123,7 +123,7 @@ def make_estimates_table(experiment: ExperimentRuns, split: str = "test") -> Rep
         if not runs:
             continue
         means = [[found[run.path][name].mean for run in runs if name in found[run.path]] for name in names]
-        gaps = [gap for run in runs if (gap := _certified(run.scores[split].summary)) is not None]
+        gaps = [gap for run in runs if (gap := _read_certificate_gap(run.scores[split].summary)) is not None]
         chosen = choose_estimate(list(found[runs[0].path].values()))
         bold = [chosen is not None and name == chosen.name for name in names]
         line = [make_mean_cell(values, mark) for values, mark in zip(means, bold, strict=True)]
@@ -140,6 +140,6 @@ def make_estimates_table(experiment: ExperimentRuns, split: str = "test") -> Rep
     )
 
 
-def _certified(entry: dict[str, Any]) -> float | None:
+def _read_certificate_gap(entry: dict[str, Any]) -> float | None:
     gap = _number(_part(_part(entry, "certificate"), "gap").get("mean"))
     return gap if math.isfinite(gap) else None

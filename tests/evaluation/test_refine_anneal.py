@@ -22,9 +22,8 @@ from tests.evaluation.oracle import batches, data
 from tests.oracles import PPCA, BernoulliDecoder, Counted, mean_and_error
 
 SHORT = Budget(climb=6, samples=2, rounds=2, draws=2, chains=3, temperatures=5, leapfrog=2)
-POOR = Budget(
-    climb=1, samples=1, rounds=0, draws=1, chains=1, temperatures=8, leapfrog=2
-)  # a base that is not the posterior
+# a base that is not the posterior
+POOR = Budget(climb=1, samples=1, rounds=0, draws=1, chains=1, temperatures=8, leapfrog=2)
 
 
 def exact_samples(model):

@@ -22,9 +22,9 @@ from bsvi.experiments.config import EXPERIMENTS
 from bsvi.nets.flops import convolution_backward_flops
 from bsvi.planning.counting import count_step
 from bsvi.planning.devices import DEVICES, Kernel, find_device
+from bsvi.planning.operations import OperationCounter
 from bsvi.planning.pace import Pace, Passes, measure_pace
 from bsvi.planning.plan import PlannedEvaluation, Seconds, describe_images, make_plan
-from bsvi.planning.tally import OperationCounter
 from bsvi.system import runtime
 from bsvi.tables.methods import METHODS, choose_methods
 from bsvi.theta import AllDraws

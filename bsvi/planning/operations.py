@@ -26,9 +26,9 @@ class OperationCounter(TorchDispatchMode):
     need beyond the tensors that were there before. (torch's FlopCounterMode counts the same operations, but its hooks
     on modules keep the activations alive that checkpointing would free.)
 
-    >>> with OperationCounter() as tally:
+    >>> with OperationCounter() as counter:
     ...     product = torch.ones(2, 3, device="meta") @ torch.ones(3, 4, device="meta")
-    >>> tally.flops, tally.peak
+    >>> counter.flops, counter.peak
     (48, 104)
     """
 
