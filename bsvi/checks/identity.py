@@ -236,7 +236,8 @@ def _of_cached(thing: Any) -> tuple[bytes, Parts]:
     return b"property", [("get", getattr(thing, "func", None) or getattr(thing, "wrapped", None))]
 
 
-_FIRST_NAMES = {"bsvi.refinement": "bsvi.refine"}  # modules under the names that stores know, so that those stay valid
+# modules under the names that stores know, so that those stay valid
+_FIRST_NAMES = dict.fromkeys(("bsvi.refinement", "bsvi.amortized"), "bsvi.refine")
 _MODULE = set(vars(nn.Module())) | {"_compiled_call_impl"}
 _BUILTIN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
 _DESCRIBERS: list[tuple[Any, Any]] = [
