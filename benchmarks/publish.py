@@ -33,7 +33,7 @@ from bsvi.report import archive, make_report
 LINES = 60
 KEPT = ("log_likelihood", "kl", "reconstruction", "iwae_500", "iwae_2500")
 COPIED = ("config.json", "result.json", "scores.json", "gap.json", "log.txt", "samples/latents.png")
-KINDS = ("claims", "scores", "differences", "iwae", "cost", "runs")  # of tables, in the order of the page
+KINDS = ("claims", "scores", "estimates", "differences", "iwae", "cost", "runs")  # of tables, in the order of the page
 DRAWN = ("progress", "differences", "rate-distortion", "curves", "svi-gain", "buffer-gain", "buffer-weight", "latent")
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import claims, publish
+from benchmarks import claims, judges, publish
 from bsvi.report import archive
 from bsvi.report.claims import check_claims
+from bsvi.report.estimates import make_estimates_table
 from bsvi.report.experiments import group_runs
 from bsvi.report.figures import draw_progress
 from bsvi.report.render import to_markdown
@@ -41,7 +42,9 @@ def tables_of(experiment, compared):
     if compared:
         yield make_claims_table(experiment, check_claims(experiment))
         yield make_differences_table(experiment)
-    yield from (make_scores_table(experiment, split) for split in experiment.splits())
+    yield from (
+        make(experiment, split) for make in (make_scores_table, make_estimates_table) for split in experiment.splits()
+    )
     yield from (make_iwae_table(experiment), make_cost_table(experiment), make_runs_table(experiment))
 
 
@@ -188,3 +191,9 @@ def test_the_same_time_is_shown_or_contradicted_by_the_whole_interval():
     for expected, ratios in cases.items():
         assert claims.same_time(ratios).endswith(f"**{expected}**")
     assert "not shown" in claims.same_time([]) and "not shown" in claims.same_time([1.0] * 3)
+
+
+def test_the_two_judges_page_is_what_its_command_makes():
+    with archive.open_archive(RESULTS / "two-judges") as runs:
+        means = judges.read_means(runs)
+    assert len(means) == 60 and judges.make_page(means) == (RESULTS / "judges.md").read_text()
