@@ -15,6 +15,7 @@ from scipy import stats
 
 from bsvi.report import archive
 
+HERE = Path(__file__).resolve().parent.parent
 JUDGES = ("BSVI-500", "refine-anneal-1000")
 PAIRS = (("svi", "vae"), ("bsvi", "svi"), ("bsvi", "iwae"), ("bsvi-sir", "svi"), ("bsvi-sir", "bsvi"))
 Means = dict[tuple[str, str, int], dict[str, float]]  # of an experiment, a method and a seed: by judge
@@ -22,7 +23,7 @@ Means = dict[tuple[str, str, int], dict[str, float]]  # of an experiment, a meth
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="?", type=Path, default=Path("results/two-judges"))
+    parser.add_argument("results", nargs="?", type=Path, default=HERE / "results" / "two-judges")
     folder = parser.parse_args().results
     with archive.open_archive(folder) as runs:
         means = read_means(runs)
