@@ -18,6 +18,7 @@ from bsvi import (
     Last,
     Objective,
     Uniform,
+    amortized,
     draws,
     graphs,
     objective,
@@ -211,7 +212,7 @@ def missing_stop_gradient(mp):
         lambda_ = lambda_.detach().requires_grad_()
         for i in range(self.steps + 1):
             q = model.posterior(lambda_)
-            weighed = refinement.weigh(model, x, q, self.samples, beta)
+            weighed = draws.weigh(model, x, q, self.samples, beta)
             g = torch.autograd.grad(weighed.log_w.sum(), lambda_, create_graph=True)[0]
             yield Step(lambda_, weighed, g.detach() if i == 0 else g, kept=True)
             lambda_, state = self.ascend(lambda_, self.clipped(g, q), state)
@@ -377,7 +378,7 @@ def recomputed_draws_of_weight_zero(mp):
 
 @mutant(check_a_draw_of_weight_zero, "iwae")
 def amortized_draws_of_weight_zero(mp):
-    mp.setattr(refinement, "without_zero_weights", lambda model, x, lambda_, weighed, *_: weighed)
+    mp.setattr(amortized, "without_zero_weights", lambda model, x, lambda_, weighed, *_: weighed)
 
 
 # --- beyond the paper -----------------------------------------------------------------------------------------------------
@@ -385,12 +386,12 @@ def amortized_draws_of_weight_zero(mp):
 
 @mutant(check_same_mean)
 def dreg_without_the_square(mp):
-    mp.setattr(refinement, "square_weights", lambda drawn, log_w, beta: None)
+    mp.setattr(amortized, "square_weights", lambda drawn, log_w, beta: None)
 
 
 @mutant(check_same_mean, 5, 0.4)
 def dreg_that_ignores_beta(mp):
-    wrapping(mp, refinement, "square_weights", lambda original, drawn, log_w, beta: original(drawn, log_w, 1.0))
+    wrapping(mp, amortized, "square_weights", lambda original, drawn, log_w, beta: original(drawn, log_w, 1.0))
 
 
 @mutant(check_sa_vae)

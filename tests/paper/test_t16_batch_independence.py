@@ -7,7 +7,7 @@ from torch import nn
 from bsvi import METHODS, SVI, VAE, DiagonalGaussian, objective
 from tests.oracles import BernoulliDecoder
 
-N = 250
+N = 60
 
 
 class KeyedNoise:
@@ -18,15 +18,16 @@ class KeyedNoise:
         self.table, self.ids, self.call = torch.randn(16, 4, N, latent, generator=rng), slice(None), 0
 
     def __call__(self, lambda_):
-        noise = self
+        made = Keyed(lambda_)
+        made.noise = self
+        return made
 
-        class Keyed(DiagonalGaussian):
-            def rsample(self, sample_shape=()):
-                noise.call += 1
-                eps = noise.table[noise.call, : sample_shape[0], noise.ids]
-                return self.loc + (0.5 * self.log_var).exp() * eps
 
-        return Keyed(lambda_)
+class Keyed(DiagonalGaussian):
+    def rsample(self, sample_shape=()):
+        self.noise.call += 1
+        eps = self.noise.table[self.noise.call, : sample_shape[0], self.noise.ids]
+        return self.loc + (0.5 * self.log_var).exp() * eps
 
 
 def bounds(model, noise, method, x, size):
