@@ -16,11 +16,11 @@ from typing import Any
 from scipy import stats
 
 from bsvi.report import archive
+from bsvi.report.claim_tables import describe_left_out, make_claims_table
 from bsvi.report.claims import CLAIMS, MARGIN_OF_TIME, ClaimResult, check_claims, reach_verdict
 from bsvi.report.experiments import ExperimentRuns, group_runs
 from bsvi.report.intervals import Interval
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import describe_left_out, make_claims_table
 
 ORDER = ("omniglot-mlp", "fashion-mnist-mlp", "svhn-mlp", "omniglot-small")
 

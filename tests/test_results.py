@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import claims, judges, publish
 from bsvi.report import archive
+from bsvi.report.claim_tables import make_claims_table
 from bsvi.report.claims import check_claims
 from bsvi.report.estimates import make_estimates_table
 from bsvi.report.experiments import group_runs
@@ -18,7 +19,7 @@ from bsvi.report.figures import draw_progress
 from bsvi.report.render import to_markdown
 from bsvi.report.run_tables import make_cost_table, make_runs_table
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import make_claims_table, make_differences_table, make_iwae_table, make_scores_table
+from bsvi.report.tables import make_differences_table, make_iwae_table, make_scores_table
 from tests.report.made_runs import make_run
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 from torch.distributions.utils import lazy_property
 
-from bsvi.checks.closures import Parts, find_globals, find_library_version, list_held
+from bsvi.checks.closures import Parts, find_library_version
+from bsvi.checks.describe_code import CODE_DESCRIBERS, number_parts
 from bsvi.model import VAE, DiagonalGaussian
 
 
@@ -125,8 +126,8 @@ def describe(thing: Any) -> tuple[bytes, Parts]:
     if isinstance(made, str):
         return f"{kind.__module__} {made}".encode(), []
     maker, arguments, state, items, pairs = (*made, None, None, None)[:5]
-    parts = [("made by", maker), *_numbered(arguments), *_attributes(kind, state)]
-    return b"object", [*parts, *_numbered(items or ()), *_numbered(pairs or ())]
+    parts = [("made by", maker), *number_parts(arguments), *_attributes(kind, state)]
+    return b"object", [*parts, *number_parts(items or ()), *number_parts(pairs or ())]
 
 
 def _attributes(kind: type, state: Any) -> Parts:
@@ -138,18 +139,14 @@ def _attributes(kind: type, state: Any) -> Parts:
     return sorted(((str(name), value) for name, value in state.items() if name not in drop), key=lambda pair: pair[0])
 
 
-def _numbered(things: Any) -> Parts:
-    return [(str(i), thing) for i, thing in enumerate(things)]
-
-
 def _of_list(thing: list[Any] | tuple[Any, ...]) -> tuple[bytes, Parts]:
-    return type(thing).__qualname__.encode(), _numbered(thing)
+    return type(thing).__qualname__.encode(), number_parts(thing)
 
 
 def _of_dict(thing: dict[Any, Any]) -> tuple[bytes, Parts]:
     if all(isinstance(key, str) for key in thing):
         return b"dict", sorted(thing.items())
-    return b"dict", _numbered(thing.items())
+    return b"dict", number_parts(thing.items())
 
 
 def _of_set(thing: set[Any] | frozenset[Any]) -> tuple[bytes, Parts]:
@@ -185,73 +182,12 @@ def _of_distribution(thing: Distribution) -> tuple[bytes, Parts]:
     return b"distribution", [("class", type(thing)), *_attributes(type(thing), vars(thing))]
 
 
-def _name(thing: Any) -> str:
-    return f"{_FIRST_NAMES.get(thing.__module__, thing.__module__)}.{thing.__qualname__}"
-
-
-def _of_class(thing: type) -> tuple[bytes, Parts]:
-    name = _name(thing)
-    if (version := find_library_version(thing.__module__)) is not None:
-        return f"class {name} {version}".encode(), []
-    values = ((key, value) for key, value in vars(thing).items() if callable(value) or not key.startswith("__"))
-    parts = [(key, value) for key, value in values if key != "_abc_impl"]
-    return f"class {name}".encode(), [*_numbered(thing.__bases__), *sorted(parts, key=lambda pair: pair[0])]
-
-
-def _of_function(thing: types.FunctionType) -> tuple[bytes, Parts]:
-    version = find_library_version(thing.__module__ or "")
-    name = _name(thing)
-    if version is not None and "<locals>" not in thing.__qualname__ and "<lambda>" not in thing.__qualname__:
-        return f"function {name} {version}".encode(), []
-    held = [*list_held(thing), ("attributes", vars(thing))]
-    if version is not None:
-        return f"function {name} {version}".encode(), held
-    return b"function", [("code", thing.__code__), *held, *sorted(find_globals(thing).items())]
-
-
-def _of_code(thing: types.CodeType) -> tuple[bytes, Parts]:
-    flags = f"code {thing.co_argcount} {thing.co_posonlyargcount} {thing.co_kwonlyargcount} {thing.co_flags} {thing.co_names} "
-    return flags.encode() + thing.co_code, _numbered(thing.co_consts)
-
-
-def _of_method(thing: types.MethodType) -> tuple[bytes, Parts]:
-    return b"method", [("function", thing.__func__), ("self", thing.__self__)]
-
-
-def _of_builtin(thing: Any) -> tuple[bytes, Parts]:
-    owner = getattr(thing, "__self__", None)
-    parts = [] if owner is None or isinstance(owner, types.ModuleType) else [("self", owner)]
-    return f"builtin {getattr(thing, '__module__', '')} {thing.__qualname__}".encode(), parts
-
-
-def _of_property(thing: property) -> tuple[bytes, Parts]:
-    return b"property", [("get", thing.fget)]
-
-
-def _of_wrapper(thing: Any) -> tuple[bytes, Parts]:
-    return type(thing).__name__.encode(), [("function", thing.__func__)]
-
-
-def _of_cached(thing: Any) -> tuple[bytes, Parts]:
-    return b"property", [("get", getattr(thing, "func", None) or getattr(thing, "wrapped", None))]
-
-
-# modules under the names that stores know, so that those stay valid
-_FIRST_NAMES = dict.fromkeys(("bsvi.refinement", "bsvi.amortized"), "bsvi.refine")
 _MODULE = set(vars(nn.Module())) | {"_compiled_call_impl"}
-_BUILTIN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
 _DESCRIBERS: list[tuple[Any, Any]] = [
     ((list, tuple), _of_list),  # these three by their exact type: what derives from them may hold more
     ((dict,), _of_dict),
     ((set, frozenset), _of_set),
-    (type, _of_class),
     (nn.Module, _of_module),
     (Distribution, _of_distribution),
-    (types.FunctionType, _of_function),
-    (types.MethodType, _of_method),
-    (types.CodeType, _of_code),
-    ((*_BUILTIN, types.GetSetDescriptorType, types.MemberDescriptorType), _of_builtin),
-    (property, _of_property),
-    ((classmethod, staticmethod), _of_wrapper),
-    ((functools.cached_property, lazy_property), _of_cached),
+    *CODE_DESCRIBERS,
 ]

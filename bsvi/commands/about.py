@@ -6,7 +6,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.experiments.config import Experiment, list_differences
+from bsvi.experiments.changes import list_differences
+from bsvi.experiments.config import Experiment
 from bsvi.runs.folder import Run, RunError
 from bsvi.tables.data_sets import DATA_SETS
 

@@ -12,14 +12,8 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import BaseModel, Field, ValidationError
 from tyro.conf import arg
 
-from bsvi.experiments.config import (
-    EXPERIMENTS,
-    Data,
-    Experiment,
-    describe_first_problem,
-    read_toml,
-    update_experiment,
-)
+from bsvi.experiments.changes import describe_first_problem, read_toml, update_experiment
+from bsvi.experiments.config import EXPERIMENTS, Data, Experiment
 from bsvi.experiments.own_images import choose
 from bsvi.runs.folder import Run, RunError
 from bsvi.tables.data_sets import DATA_SETS

@@ -10,7 +10,8 @@ import torch
 from bsvi.beyond.with_refinement import add_refinement
 from bsvi.data import Dataset
 from bsvi.experiments.build import build_model, build_objective, load_data
-from bsvi.experiments.config import Experiment, update_experiment
+from bsvi.experiments.changes import update_experiment
+from bsvi.experiments.config import Experiment
 from bsvi.model import VAE
 from bsvi.objectives import Objective
 from bsvi.runs.folder import RunError

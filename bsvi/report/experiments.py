@@ -6,11 +6,10 @@ from typing import Any
 
 from bsvi.report.paper import ORDER, find_dataset
 from bsvi.report.records import ReportedRun, ReportWarning
+from bsvi.report.settings import make_settings_key, read_circumstances, read_settings
 from bsvi.tables.methods import METHODS, find_label
 
 _ROOM = 26  # letters beside a line or a point of a figure
-_NOT_A_SETTING = {"seed", "seeds", "method", "out", "resume", "device", "threads", "name", "experiment"}
-_NOT_A_SETTING |= {"log_every", "recompute"}  # no number depends on them
 
 
 @dataclass(frozen=True)
@@ -99,42 +98,6 @@ def group_runs(runs: list[ReportedRun]) -> list[ExperimentRuns]:
     return [_make_experiment(name, [run for run in runs if run.experiment == name]) for name in names]
 
 
-def read_settings(run: ReportedRun) -> dict[str, Any]:
-    """The configuration with dotted names, without what may differ between runs of one row."""
-    flat = dict(_flatten(run.part("config")))
-    flat = {key: value for key, value in flat.items() if key not in _NOT_A_SETTING}
-    if not flat.get("phases"):
-        flat.pop("phases", None)  # older runs do not say that they have none
-    origin = run.part("origin")
-    if origin:  # a run that did not begin at the beginning is no seed of those that did
-        flat["origin"] = f"{origin.get('how', 'from')} {origin.get('method', 'another run')}"
-    return flat | {"k": run.config["k"]} if run.config.get("k") is not None else flat
-
-
-def read_circumstances(run: ReportedRun) -> dict[str, Any]:
-    """What decides a run's numbers beside its settings, as far as it is known: data, updates, how test scores were made.
-
-    A run that its own rule stopped early has made as many updates as its settings ask for.
-    """
-    found: dict[str, Any] = {}
-    if run.part("data").get("sha256"):
-        found["data"] = f"{run.part('data')['sha256']}"[:8]
-    if (run.result is not None or run.scores) and (run.result or {}).get("stopped") != "early":
-        found["updates"] = run.steps
-    if "test" in run.scores:
-        found |= {f"test {name}": value for name, value in run.scores["test"].made_by.items()}
-        step, best = run.scores["test"].summary.get("checkpoint_step"), (run.result or {}).get("best_step")
-        found["test weights"] = "the best" if step is None or best is None or step == best else "older ones"
-    return found
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        pairs += _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
-    return pairs
-
-
 def _make_experiment(name: str, runs: list[ReportedRun]) -> ExperimentRuns:
     kept, warnings = _drop_repeats(runs)
     usual = _find_usual(kept)
@@ -170,7 +133,7 @@ def _drop_repeats(runs: list[ReportedRun]) -> tuple[list[ReportedRun], list[Repo
         key = (
             run.method,
             run.seed,
-            _make_settings_key(run),
+            make_settings_key(run),
             read_circumstances(run).get("data"),
             run.path if run.own else None,
         )
@@ -181,15 +144,11 @@ def _drop_repeats(runs: list[ReportedRun]) -> tuple[list[ReportedRun], list[Repo
     return sorted(best.values(), key=lambda run: (run.method, run.seed, str(run.path))), warnings
 
 
-def _make_settings_key(run: ReportedRun) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, repr(value)) for key, value in read_settings(run).items()))
-
-
 def _find_usual(runs: list[ReportedRun]) -> tuple[dict[str, str], dict[str, str]]:
     """The settings, then the circumstances, under which the most runs of different methods meet on a seed."""
     by_settings: dict[Any, list[ReportedRun]] = {}
     for run in runs:
-        by_settings.setdefault(_make_settings_key(run), []).append(run)
+        by_settings.setdefault(make_settings_key(run), []).append(run)
     shared, alike = max(by_settings.items(), key=lambda item: _count_meetings(item[1]))
     beside: dict[str, str] = {}
     known = {run.path: {name: repr(value) for name, value in read_circumstances(run).items()} for run in alike}

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from bsvi.report import render, run_tables, tables
 from bsvi.report.cells import ReportTable
+from bsvi.report.claim_tables import make_claims_table
 from bsvi.report.claims import check_beyond, check_claims
 from bsvi.report.estimates import make_estimates_table
 from bsvi.report.experiments import ExperimentRuns, group_runs
@@ -150,11 +151,11 @@ def _section(experiment: ExperimentRuns) -> Section:
     known = any(not row.beyond for row in experiment.rows)  # else the paper says nothing about these runs
     lines = next(iter(attempt("the check of claims", lambda: check_claims(experiment) if known else [])), [])
     sentences = next(iter(attempt("the summary", lambda: write_summary(experiment, lines))), [])
-    claims = attempt("the table of claims", lambda: tables.make_claims_table(experiment, lines) if lines else None)
+    claims = attempt("the table of claims", lambda: make_claims_table(experiment, lines) if lines else None)
     beyond = next(iter(attempt("the check of claims beyond the paper", lambda: check_beyond(experiment))), [])
     claims += attempt(
         "the table of claims beyond the paper",
-        lambda: tables.make_claims_table(experiment, beyond, beyond=True) if beyond else None,
+        lambda: make_claims_table(experiment, beyond, beyond=True) if beyond else None,
     )
     scores: list[ReportTable] = []
     for split in experiment.splits():

@@ -11,9 +11,10 @@ from urllib.parse import quote
 from bsvi.report import paper, render
 from bsvi.report.cells import ReportTable, format_number
 from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, ClaimResult
-from bsvi.report.experiments import ExperimentRuns, read_settings
+from bsvi.report.experiments import ExperimentRuns
 from bsvi.report.kinds import WarningKind, group_by_kind
 from bsvi.report.records import ReportWarning
+from bsvi.report.settings import read_settings
 from bsvi.report.style import ReportFigure, make_palette, to_svg
 from bsvi.report.tables import make_slug
 from bsvi.report.words import count_verdicts, find_best_row

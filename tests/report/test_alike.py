@@ -4,12 +4,13 @@ import json
 
 import pytest
 
+from bsvi.report.claim_tables import describe_left_out, make_claims_table
 from bsvi.report.claims import HOLDS, NOT_SHOWN, check_claims
 from bsvi.report.experiments import group_runs
 from bsvi.report.make import make_report
 from bsvi.report.measures import measure_difference, measure_rows_difference
 from bsvi.report.runs import read_runs
-from bsvi.report.tables import describe_left_out, make_claims_table, make_differences_table, make_scores_table
+from bsvi.report.tables import make_differences_table, make_scores_table
 from tests.report.made_runs import make_run, make_runs
 
 SVI_BEATS_VAE, BSVI_BEATS_SVI = "SVI-k′ beats the VAE", "BSVI-k beats SVI-k′"

@@ -10,6 +10,7 @@ import pytest
 
 from bsvi.report import paper
 from bsvi.report.cells import Cell, Column, ReportTable, format_number
+from bsvi.report.claim_tables import make_claims_table
 from bsvi.report.claims import check_claims
 from bsvi.report.experiments import group_runs
 from bsvi.report.render import to_csv, to_html, to_latex, to_markdown
@@ -17,7 +18,6 @@ from bsvi.report.run_tables import make_cost_table, make_runs_table
 from bsvi.report.runs import read_runs
 from bsvi.report.tables import (
     _mark_tightest,
-    make_claims_table,
     make_differences_table,
     make_iwae_table,
     make_paper_tables,

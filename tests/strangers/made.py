@@ -7,7 +7,8 @@ import torch
 
 from bsvi.data import load
 from bsvi.experiments.build import build_model, describe_data
-from bsvi.experiments.config import EXPERIMENTS, update_experiment
+from bsvi.experiments.changes import update_experiment
+from bsvi.experiments.config import EXPERIMENTS
 from bsvi.runs.folder import Run
 from bsvi.runs.weights import pack_tensors
 

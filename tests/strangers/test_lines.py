@@ -9,7 +9,8 @@ from PIL import Image
 
 from bsvi.cli import main
 from bsvi.data import check, load
-from bsvi.experiments.config import EXPERIMENTS, read_toml
+from bsvi.experiments.changes import read_toml
+from bsvi.experiments.config import EXPERIMENTS
 from tests.strangers.made import make_run
 
 

@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from bsvi.commands.train_flags import Command, list_flags, parse
-from bsvi.experiments.config import EXPERIMENTS, Experiment, list_differences, read_toml, update_experiment
+from bsvi.experiments.changes import list_differences, read_toml, update_experiment
+from bsvi.experiments.config import EXPERIMENTS, Experiment
 from tests.pace import slowness
 
 

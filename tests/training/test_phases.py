@@ -8,7 +8,8 @@ import torch
 
 import bsvi
 from bsvi.cli import main
-from bsvi.experiments.config import EXPERIMENTS, update_experiment
+from bsvi.experiments.changes import update_experiment
+from bsvi.experiments.config import EXPERIMENTS
 from bsvi.experiments.trained import load_trained
 from bsvi.runs.folder import Run
 from bsvi.training.loop import Watcher
