@@ -1,16 +1,18 @@
 """Which estimator of ln p(x) is tightest for its cost? BSVI-500, IWAE-1000 and refine-anneal on trained runs.
 
-    ./run python benchmarks/estimators.py RUN... --data-dir DIR [--images 40] [--passes 1000 10000] [--out results/estimators]
+    ./run python benchmarks/estimators.py RUN... --data-dir DIR [--images 16] [--passes 1000 10000 50000] [--out DIR]
 
-Each RUN is a folder of ``bsvi train``. The reference is refine-anneal with the most passes; a second one, with a seed of its own,
-says how far the reference itself may be trusted. Differences are paired by image. Time is CPU time of one thread.
-A finished run is kept in OUT/estimators.json and not done again; the table of all is printed.
+Each RUN is a folder EXPERIMENT/METHOD-seedN of ``bsvi train``. The reference is refine-anneal with the most passes. A second one,
+of about as many passes with other noise, a shorter climb, half the chains and longer trajectories, says how far the reference may
+be trusted. Differences are paired by image. Time is CPU time of one thread. A finished run is kept in OUT/estimators.json with
+the command that trained it, and not done again; the table of all is printed.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import torch
 
 import bsvi
 from bsvi.data import evaluation_batches
+from bsvi.evaluation.budget import Budget, plan_budget
 from bsvi.evaluation.scores import Score
 from bsvi.experiments.trained import load_trained
 from bsvi.system.files import write_atomically
@@ -30,8 +33,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, help="run folders")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--images", type=int, default=40, help="the first N test images")
-    parser.add_argument("--passes", type=int, nargs="+", default=[1000, 10_000], help="the largest is the reference")
+    parser.add_argument("--images", type=int, default=16, help="the first N test images")
+    parser.add_argument(
+        "--passes", type=int, nargs="+", default=[1000, 10_000, 50_000], help="the largest is the reference"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/estimators"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -39,10 +44,11 @@ def main() -> None:
     file = arguments.out / "estimators.json"
     known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     for run in arguments.runs:
-        if run.name not in known:
-            known[run.name] = compare(run, arguments.data_dir, arguments.images, sorted(arguments.passes))
+        name = f"{run.resolve().parent.name}/{run.name}"
+        if name not in known:
+            known[name] = compare(run, arguments.data_dir, arguments.images, sorted(arguments.passes))
             write_atomically(file, (json.dumps(known, indent=1) + "\n").encode())
-            print(f"{run.name} done", flush=True)
+            print(f"{name} done", flush=True)
     print(make_table(known))
 
 
@@ -51,6 +57,10 @@ def compare(run: Path, data_dir: Path | None, images: int, passes: list[int]) ->
     trained = load_trained(run, torch.device("cpu"))
     split = trained.data(data_dir).test.take(images)
     batches = list(evaluation_batches(split, batch_size=images, device=trained.device))
+    about = trained.experiment
+    command = (
+        f"bsvi train {run.resolve().parent.name} --method {about.method} --steps {about.steps} --seed {about.seed}"
+    )
     model, svi = trained.inference, bsvi.SVI(**trained.experiment.svi.model_dump())
     scores: dict[str, Score] = {}
     seconds: dict[str, float] = {}
@@ -67,9 +77,10 @@ def compare(run: Path, data_dir: Path | None, images: int, passes: list[int]) ->
     for count in passes:
         measure(f"refine-anneal-{count}", partial(anneal, model, batches, count))
     last = passes[-1]
-    other = anneal(model, batches, last, seed=1)
+    other = bsvi.refine_anneal(model, batches, budget=change_settings(last, model, batches), seed=1).log_likelihood
     reference = scores[f"refine-anneal-{last}"]
     return {
+        "command": command,
         "images": images,
         "reference": last,
         "log_likelihood": reference.summary(),
@@ -79,8 +90,17 @@ def compare(run: Path, data_dir: Path | None, images: int, passes: list[int]) ->
     }
 
 
-def anneal(model: Any, batches: Any, passes: int, seed: int = 0) -> Score:
-    return bsvi.refine_anneal(model, batches, passes=passes, seed=seed).log_likelihood
+def anneal(model: Any, batches: Any, passes: int) -> Score:
+    return bsvi.refine_anneal(model, batches, passes=passes).log_likelihood
+
+
+def change_settings(passes: int, model: Any, batches: Any) -> Budget:
+    """About as many passes, divided otherwise: half the climb, the chains and the temperatures, trajectories as much longer."""
+    with torch.no_grad():
+        size = model.posterior(model.encode(batches[0].x)).event_shape.numel()
+    plan = plan_budget(passes, size)
+    halves = {name: max(1, getattr(plan, name) // 2) for name in ("climb", "chains", "temperatures")}
+    return replace(plan, **halves, leapfrog=3 * plan.leapfrog)
 
 
 def make_table(known: dict[str, Any]) -> str:
@@ -90,7 +110,9 @@ def make_table(known: dict[str, Any]) -> str:
     names = list(dict.fromkeys(name for entry in known.values() for name in entry["minus_reference"]))
     bsvi_name, small = f"BSVI-{BSVI}", next(name for name in names if name.startswith("refine-anneal"))
     lines = [
-        "| Model | images | reference | " + " | ".join(f"{name} minus it" for name in names) + " | other seed minus it "
+        "| Model | images | reference | "
+        + " | ".join(f"{name} minus it" for name in names)
+        + " | other settings minus it "
         f"| time, {small} / {bsvi_name} |",
         "| --- |" + " --- |" * (len(names) + 4),
     ]

@@ -272,7 +272,7 @@ def check_numbers(arguments: argparse.Namespace) -> None:
         ("worst", 1),
         ("ais", 0),
         ("certify", 0),
-        ("passes", 200),
+        ("passes", estimators.LEAST),
         ("iwae", 1),
     ):
         value = getattr(arguments, flag, None)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bsvi.commands.evaluate_estimators import LEAST, add_estimators
 from bsvi.experiments.config import EXPERIMENTS, LONGEST
 from bsvi.system.terminal import Parser
 from bsvi.tables.engines import ENGINES, describe_engines, flags_of_others
@@ -51,6 +52,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--k", type=int, default=500, help="of the evaluation (default 500)")
     add("--examples", type=int, help="evaluate the first N test images only")
     add("--iwae", type=int, nargs="*", help="numbers of IWAE draws (default k to 5k)")
+    add_estimators(parser)
     add("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
     add("--threads", type=int, metavar="N", help="CPU threads of a run (default: the cores shared among the runs)")
     add("--dry-run", action="store_true", help="show the plan and an estimate of its time, do nothing")
@@ -97,12 +99,12 @@ def check_flags(arguments: argparse.Namespace) -> None:
     if arguments.jobs != "auto" and not (arguments.jobs.isdecimal() and int(arguments.jobs) > 0):
         raise ValueError(f"--jobs takes auto or a number of at least 1, got {arguments.jobs!r}")
     arguments.jobs = None if arguments.jobs == "auto" else int(arguments.jobs)
-    for name in ("k", "examples", "threads", "iwae"):
+    for name in ("k", "examples", "threads", "iwae", "passes"):
         value = getattr(arguments, name)
-        most = 1024 if name == "threads" else LONGEST
+        fewest, most = LEAST if name == "passes" else 1, 1024 if name == "threads" else LONGEST
         given = value if isinstance(value, list) else [value]
-        if wrong := [n for n in given if n is not None and not 1 <= n <= most]:
-            raise ValueError(f"--{name} must be from 1 to {most:,}, got {wrong[0]}")
+        if wrong := [n for n in given if n is not None and not fewest <= n <= most]:
+            raise ValueError(f"--{name} must be from {fewest} to {most:,}, got {wrong[0]}")
     for name in ("cpus", "gpus"):
         value, least = getattr(arguments, f"{name}_per_run"), 0.01 if name == "cpus" else 0.0
         if not (math.isfinite(value) and value >= least):

@@ -14,6 +14,7 @@ from bsvi.runs.folder import Run, RunError
 from bsvi.sweeps.jobs import Job, is_scored
 from bsvi.system.clock import Stopwatch, format_duration
 from bsvi.tables.data_sets import DATA_SETS
+from bsvi.tables.estimators import ESTIMATORS
 from bsvi.tables.methods import choose_methods
 
 MOST_SEEDS = 10_000  # of one sweep
@@ -41,7 +42,10 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
             evaluate += ["--examples", str(arguments.examples)] if arguments.examples else []
             evaluate += ["--iwae", *map(str, arguments.iwae)] if arguments.iwae is not None else []
             evaluate += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
-            scored = partial(is_scored, folder, arguments.k, arguments.examples, arguments.iwae)
+            if arguments.estimator:
+                evaluate += ["--estimator", *arguments.estimator, "--passes", str(arguments.passes)]
+            wanted = [ESTIMATORS[name].name(arguments.passes) for name in arguments.estimator]
+            scored = partial(is_scored, folder, arguments.k, arguments.examples, arguments.iwae, wanted)
             jobs.append(Job(experiment, folder, ["train", *words, "--quiet"], evaluate, scored))
     check_folders(jobs)
     return jobs

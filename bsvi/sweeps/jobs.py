@@ -86,14 +86,19 @@ class Job:
         self.stage, self.problem = "stopped", f"saved at step {self.step()}, at its time limit"
 
 
-def is_scored(folder: Path, k: int, examples: int | None, iwae: Collection[int] | None = None) -> bool:
-    """Whether a result answers this question: the same k, at least as many test images, all these numbers of IWAE draws."""
+def is_scored(
+    folder: Path, k: int, examples: int | None, iwae: Collection[int] | None = None, estimates: Collection[str] = ()
+) -> bool:
+    """Whether a result answers this question: the same k, as many test images, all these IWAE draws and further estimates."""
     try:
         images = read_json(folder / "config.json")["data"].get("test")
         wanted = min((n for n in (examples, images) if n is not None), default=0)
         draws = {str(n) for n in iwae or ()}
         return any(
-            scores.get("k") == k and scores.get("examples", 0) >= wanted and draws <= {*scores.get("iwae", ())}
+            scores.get("k") == k
+            and scores.get("examples", 0) >= wanted
+            and draws <= {*scores.get("iwae", ())}
+            and {*estimates} <= {name for name, part in scores.get("estimates", {}).items() if part["images"] >= wanted}
             for scores in results.read_entries(folder)
         )
     except (OSError, ValueError, KeyError, AttributeError, TypeError):

@@ -15,6 +15,7 @@ from bsvi import cli
 from bsvi.evaluation.budget import Budget
 from bsvi.evaluation.certificate import certify
 from bsvi.evaluation.scores import Scores
+from bsvi.sweeps.jobs import is_scored
 from tests.evaluation.oracle import batches, data
 from tests.evaluation.test_side_by_side import COMMON, TRAIN
 from tests.oracles import PPCA, mean_and_error
@@ -115,6 +116,9 @@ def test_the_command_shows_all_estimators_with_cost_and_says_which_to_publish(ru
         assert arrays["refine_anneal_200"].mean() == pytest.approx(kept["mean"])
     assert evaluate(run, "--estimator", "refine-anneal", "--passes", "300") == 0  # the first one stays
     assert set(entry(run)["estimates"]) == {"refine-anneal-200", "refine-anneal-300"} and "certificate" in entry(run)
+    k, images = entry(run)["k"], entry(run)["examples"]
+    assert is_scored(run, k, images, estimates=["refine-anneal-200"])
+    assert not is_scored(run, k, images, estimates=["refine-anneal-400"])  # a sweep would add it
 
 
 def test_shares_of_the_command_give_the_numbers_of_one_process(run, trained):

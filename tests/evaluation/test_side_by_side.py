@@ -115,6 +115,7 @@ def test_a_sweep_finds_its_answer_beside_a_better_one(run):
     evaluate(run, 4, 30)
     assert not is_scored(run, 2, 3)
     evaluate(run, 2, 3)
+    assert not is_scored(run, 2, 3, estimates=["refine-anneal-200"])
     assert is_scored(run, 2, 3) and is_scored(run, 4, 30, [4]) and not is_scored(run, 2, 4)
 
 
