@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from bsvi.runs.checkpoint import BadCheckpoint, pack, read_count, replace_nonfinite, unpack
 from bsvi.runs.lock import Lock, RunError
+from bsvi.runs.metrics import MetricsFile
 from bsvi.runs.weights import pack_tensors
 from bsvi.system.files import (
     UnsafeFile,
     check_plain,
-    open_to_read,
     open_to_write,
     printable,
     read_bytes,
     remove_temporaries,
-    write_all,
     write_atomically,
 )
 from bsvi.system.reading import read_json
@@ -27,7 +26,6 @@ from bsvi.system.reading import read_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_METRICS = 1 << 30  # bytes of metrics.jsonl
 KEEP = 2  # checkpoints: the newest, and the one before should the newest be damaged
 
 
@@ -42,8 +40,7 @@ class Run:
         self.folder, self.identity = Path(folder), identity
         self.warnings: list[str] = []  # not told to anyone yet
         self._lock = Lock(self.folder)
-        self._pending: list[bytes] = []  # metrics that the disk did not take yet
-        self._metrics_end = 0
+        self._metrics = MetricsFile(self.folder / "metrics.jsonl", self.warn)
 
     # --- ownership -----------------------------------------------------------------------------------------------
 
@@ -100,40 +97,7 @@ class Run:
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl; what the disk refuses is kept and written with the next line."""
-        self._pending.append((json.dumps(replace_nonfinite(line)) + "\n").encode())
-        self._flush()
-
-    def _flush(self, sync: bool = False) -> bool:
-        """Write the pending lines; with ``sync`` to the disk itself, which only a checkpoint that counts them needs."""
-        data = b"".join(self._pending)
-        try:
-            with os.fdopen(open_to_write(self._metrics, os.O_CREAT | os.O_APPEND), "ab", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > self._metrics_end:
-                    file.truncate(self._metrics_end)  # a line that was cut off by a full disk or a kill
-                elif size < self._metrics_end:
-                    self.warn(f"metrics.jsonl lost {self._metrics_end - size} bytes to another program")
-                    self._metrics_end = size
-                write_all(file.fileno(), data)
-                if sync:
-                    os.fsync(file.fileno())
-        except OSError as error:
-            self.warn(f"metrics.jsonl could not be written ({error.strerror}); training goes on, the lines are kept")
-            return False
-        self._metrics_end += len(data)
-        self._pending.clear()
-        return True
-
-    def _holds(self, end: int) -> bool:
-        """Whether metrics.jsonl has its first ``end`` bytes, up to the end of a line."""
-        if end == 0:
-            return True
-        try:
-            with open_to_read(self._metrics) as file:
-                file.seek(end - 1)
-                return file.read(1) == b"\n"
-        except OSError:
-            return False
+        self._metrics.append(line)
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -144,9 +108,9 @@ class Run:
 
     def save(self, step: int, tensors: "dict[str, Tensor]", scalars: dict[str, Any]) -> bool:
         """Write a checkpoint; on a full disk keep the old one, warn, and return False."""
-        if not self._flush(sync=True):
+        if not self._metrics.flush(sync=True):
             return False
-        scalars = {**scalars, "step": step, "metrics_end": self._metrics_end, "identity": self.identity}
+        scalars = {**scalars, "step": step, "metrics_end": self._metrics.end, "identity": self.identity}
         try:
             write_atomically(self.folder / f"state-{step:08d}.ckpt", pack(tensors, scalars))
         except OSError as error:
@@ -174,7 +138,7 @@ class Run:
                 if read_count(scalars, "step") != parse_step(path):
                     raise BadCheckpoint(f"it is of step {scalars['step']}")
                 self._check_identity(path, scalars.get("identity"))
-                if not self._holds(end):
+                if not self._metrics.has(end):
                     fallback = fallback or (tensors, scalars)
                     raise BadCheckpoint("metrics.jsonl is shorter than it was when this checkpoint was made")
             except (BadCheckpoint, OSError) as error:
@@ -198,36 +162,14 @@ class Run:
     def load(self, limit: int = 1 << 40) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
         """As ``find``, to go on from: lines of metrics.jsonl of steps that will be taken again are cut off."""
         found = self.find(limit)
-        end = 0 if found is None else found[1]["metrics_end"]
-        if self._metrics.exists():
-            self._metrics_end = end if self._holds(end) else self._read_metrics(end).rfind(b"\n") + 1
-            descriptor = open_to_write(self._metrics)
-            try:
-                os.truncate(descriptor, self._metrics_end)
-            finally:
-                os.close(descriptor)
+        self._metrics.cut(0 if found is None else found[1]["metrics_end"])
         return found
-
-    @property
-    def _metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    def _read_metrics(self, end: int) -> bytes:
-        """The first ``end`` bytes of metrics.jsonl; none where there is no such file."""
-        try:
-            with open_to_read(self._metrics) as file:
-                size = min(end, os.fstat(file.fileno()).st_size)
-                if size > MOST_METRICS:
-                    raise RunError(f"{self._metrics} has {size:,} bytes, where no more than {MOST_METRICS:,} are read")
-                return file.read(size)
-        except FileNotFoundError:
-            return b""
 
     def copy_state(self, source: "Run", found: "tuple[dict[str, Tensor], dict[str, Any]]") -> None:
         """Begin with a state that was found in another run, and its metrics so far."""
         self.warnings += source.warnings
         tensors, scalars = found
-        self._pending = [source._read_metrics(scalars["metrics_end"])]
+        self._metrics.begin_with(source._metrics.read(scalars["metrics_end"]))
         if not self.save(scalars["step"], tensors, scalars):
             raise RunError(f"{self.folder} could not be written: {self.warnings[-1]}")
 

@@ -45,11 +45,13 @@ class CountedCalls:
 def kill_in_save(last, moment="before", report=None):
     """SIGKILL at the last-th call that reaches the disk."""
     import bsvi.runs.folder
+    import bsvi.runs.metrics
     import bsvi.system.files
 
     calls = CountedCalls(last, moment, report)
     bsvi.system.files.os = calls
     bsvi.runs.folder.os = calls
+    bsvi.runs.metrics.os = calls
 
 
 def mark_stages(path):
