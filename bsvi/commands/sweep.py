@@ -8,6 +8,7 @@ from pathlib import Path
 from bsvi.commands.sweep_display import Display
 from bsvi.commands.sweep_flags import parse
 from bsvi.commands.sweep_plan import make_plan, print_plan
+from bsvi.experiments.architectures import find_architecture
 from bsvi.sweeps.jobs import Job, run_jobs
 from bsvi.system.runtime import count_cores as available_cores
 from bsvi.tables.engines import ENGINES
@@ -17,7 +18,8 @@ def main(words: list[str]) -> int:
     arguments, rest = parse(words)
     plan = make_plan(arguments, rest)
     cores = available_cores()
-    small = plan[0].experiment.net.kind == "mlp" or plan[0].experiment.net.channels <= 8
+    net = plan[0].experiment.net
+    small = find_architecture(net).is_small(net)
     workers = arguments.jobs or (cores if small else 1)
     engine = ENGINES.find(arguments.on)
     share = cores // workers if engine.here else int(arguments.cpus_per_run)

@@ -7,14 +7,11 @@ of a batch, it is fixed.
 
 import math
 
+from bsvi.experiments.architectures import find_architecture
 from bsvi.experiments.config import Net
 
 SECONDS = 10.0  # of a batch, on one core; with a hundred times as many images each would take a fifth to a third less
 MOST = 500  # images: more cost memory and win nothing
-_ELEMENT = (
-    5e-8  # seconds of one core for one number of a PixelCNN's layer, within a factor of two from 8 to 32 channels ...
-)
-_PRODUCT = 1.5e-8  # ... and for one of a fully connected layer
 _GRADIENT = 3  # a pass with a gradient to z costs this many without
 _CUDA = 100  # a GPU does the work of so many cores
 
@@ -26,11 +23,7 @@ def choose_batch_size(net: Net, image: tuple[int, int], passes: int, threads: in
     >>> [choose_batch_size(net, (28, 28), 4000) for net in nets]
     [141, 3, 1]
     """
-    pixels = math.prod(image)
-    if net.kind == "mlp":
-        seconds = _PRODUCT * (2 * net.hidden + pixels) * passes
-    else:
-        seconds = _ELEMENT * net.channels * len(net.kernels) * pixels * passes
+    seconds = find_architecture(net).count_seconds(net, math.prod(image)) * passes
     workers = _CUDA if device == "cuda" else math.sqrt(max(1, threads))  # threads share a small batch badly
     return max(1, min(MOST, math.ceil(SECONDS * workers / seconds)))
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from bsvi import nets
 from bsvi.beyond.updates import Rates
 from bsvi.data import Batch, Dataset, evaluation_batches, load, training_batches
+from bsvi.experiments.architectures import find_architecture
 from bsvi.experiments.config import Experiment, parse_phases
 from bsvi.methods import objective
 from bsvi.model import VAE
+from bsvi.nets import PixelCNN
 from bsvi.objectives import Objective
 from bsvi.refinement import SVI
 from bsvi.tables.likelihoods import LIKELIHOODS
@@ -84,14 +85,8 @@ def load_data(e: Experiment, data_dir: Path | None = None, progress: bool = True
 
 def build_model(e: Experiment, shape: tuple[int, int, int], likelihood: str, spectral: bool | None = None) -> VAE:
     """The experiment's networks, freshly initialised: the caller seeds torch. ``spectral`` as for PixelCNN."""
-    image = shape[1:]
     pixel = LIKELIHOODS.find(likelihood).make()
-    if e.net.kind == "mlp":
-        encoder: Any = nets.MLPEncoder(e.net.latent, image, e.net.hidden)
-        return VAE(encoder, nets.MLPDecoder(e.net.latent, image, e.net.hidden, likelihood=pixel))
-    encoder = nets.ResNetEncoder(e.net.latent, image, e.net.encoder)
-    decoder = nets.PixelCNN(e.net.latent, image, e.net.channels, e.net.kernels, likelihood=pixel, spectral=spectral)
-    return VAE(encoder, decoder)
+    return VAE(*find_architecture(e.net).build(e.net, shape[1:], pixel, spectral))
 
 
 def build_objective(e: Experiment) -> Objective:
@@ -145,5 +140,5 @@ def reconstruct(model: VAE, batch: Batch, count: int = 8) -> torch.Tensor:
     with torch.no_grad():
         z = model.posterior(model.encode(x)).mean
         decoder: Any = model.decoder
-        silent = {"progress": lambda done, rows: None} if isinstance(decoder, nets.PixelCNN) else {}
+        silent = {"progress": lambda done, rows: None} if isinstance(decoder, PixelCNN) else {}
         return torch.stack([x, decoder.sample(z, generator=torch.Generator().manual_seed(0), **silent).to(x)])

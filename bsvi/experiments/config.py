@@ -199,7 +199,6 @@ _CPU = {"svi": _STEP, "steps": 5000, "valid_every": 250, "patience": 8, "log_eve
 
 def _make_variant(base: Experiment, suffix: str, net: Net, **changes: Any) -> Experiment:
     """A CPU-sized copy of a paper's experiment: other networks, an SVI step chosen by results/svi_step, fewer updates."""
-    net = net.model_copy(update={"latent": base.net.latent}) if net.kind == "pixelcnn" else net
     anneal = base.anneal.model_copy(update={"steps": base.anneal.steps // 5})
     update = {"experiment": f"{base.experiment}-{suffix}", "net": net, "recompute": None, "anneal": anneal}
     return base.model_copy(update={**update, **_CPU, **changes})
@@ -209,7 +208,7 @@ def _make_experiments() -> dict[str, Experiment]:
     paper = [_OMNIGLOT, _FASHION, _SVHN, _MNIST]
     rates = {"omniglot": 3e-3, "mnist": 3e-3}  # grey pixels take no more than the paper's 1e-3: see results/README.md
     mlp = [_make_variant(base, "mlp", _MLP, optim=Optim(lr=rates.get(base.experiment, 1e-3))) for base in paper]
-    small = [_make_variant(base, "small", _SMALL) for base in paper]
+    small = [_make_variant(base, "small", _SMALL.model_copy(update={"latent": base.net.latent})) for base in paper]
     digits = Experiment(
         net=Net(latent=8, channels=8, kernels=(3, 3), encoder=(8, 16, 16)),
         svi=_STEP,

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from bsvi.experiments.architectures import find_architecture
 from bsvi.experiments.config import EXPERIMENTS, Data, Experiment, check_name
 
 GREY = 0.25  # share of pixels that are neither dark nor bright from which on images are pictures, not drawings
@@ -45,7 +46,7 @@ def choose(path: Path, data: Data) -> tuple[Experiment, str]:
         "static": "0/1 pixels drawn once",
         "threshold": "pixels cut at 0.5",
     }
-    nets = f"PixelCNN of {len(net.kernels)} layers" if net.kind == "pixelcnn" else "fully connected networks"
+    nets = find_architecture(net).describe(net)
     line = (
         f"{chosen.experiment}: images of {height}x{width}, {words[binarise]}; {nets}, {net.latent} latents, "
         f"{chosen.steps:,} steps as in {model.experiment}; flags change it: --net.kind, --data.binarise, --steps"

@@ -9,6 +9,7 @@ import torch
 
 from bsvi.beyond.with_refinement import add_refinement
 from bsvi.data import Dataset
+from bsvi.experiments.architectures import find_architecture
 from bsvi.experiments.build import build_model, build_objective, load_data
 from bsvi.experiments.changes import update_experiment
 from bsvi.experiments.config import Experiment
@@ -122,7 +123,7 @@ def read_description(about: dict[str, Any], file: Path) -> tuple[Experiment, tup
         raise ValueError("it lacks its step or the hash of its data")
     if not isinstance(shape, list) or len(shape) != 3 or any(type(side) is not int for side in shape) or shape[0] != 1:
         raise ValueError("its images have no shape")
-    layers = len(experiment.net.kernels) if experiment.net.kind == "pixelcnn" else 1
+    layers = find_architecture(experiment.net).count_layers(experiment.net)
     if not 1 <= min(shape) <= max(shape) <= MOST_PIXELS or shape[2] ** 2 * layers > MOST_PIXELS:
         raise ValueError(f"images of {shape[1]} x {shape[2]} pixels are too large for its networks")
     return experiment, (1, shape[1], shape[2])

@@ -5,13 +5,15 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
 
 from bsvi.commands.train_flags import Command, list_flags, parse
+from bsvi.experiments.architectures import ARCHITECTURES
 from bsvi.experiments.changes import list_differences, read_toml, update_experiment
-from bsvi.experiments.config import EXPERIMENTS, Experiment
+from bsvi.experiments.config import EXPERIMENTS, Experiment, Net
 from tests.pace import slowness
 
 
@@ -142,3 +144,7 @@ def test_a_field_that_an_old_run_lacks_has_its_own_default_not_that_of_the_digit
     about = {"config": config, "data": {"shape": [1, 28, 28], "sha256": ""}, "step": 1}
     e, _ = read_description(about, Path("model.safetensors"))
     assert (e.steps, e.patience, e.svi.lr) == (200_000, 20, Experiment().svi.lr)
+
+
+def test_every_kind_of_network_that_the_flag_takes_has_a_row():
+    assert set(get_args(Net.model_fields["kind"].annotation)) == set(ARCHITECTURES)
