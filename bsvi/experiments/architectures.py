@@ -7,10 +7,9 @@ from typing import Any
 from bsvi.experiments.config import Net
 from bsvi.tables.table import Table
 
-_ELEMENT = (
-    5e-8  # seconds of one core for one number of a PixelCNN's layer, within a factor of two from 8 to 32 channels
-)
-_PRODUCT = 1.5e-8  # and for one of a fully connected layer
+# Seconds of one core for one number of a layer; the PixelCNN's is right within a factor of two from 8 to 32 channels.
+_ELEMENT = 5e-8  # of a PixelCNN
+_PRODUCT = 1.5e-8  # of a fully connected network
 
 
 @dataclass(frozen=True)
