@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bsvi.beyond.second_order import FixedNoise, gradient_by_differences, run_again_in_backward
+from bsvi.beyond.twice import is_tried, try_twice
 from bsvi.beyond.updates import Rates
 from bsvi.draws import Weighed, closed_form_kl, draw, encode, posterior, weigh_draw, without_zero_weights
 from bsvi.examples import Nested
@@ -75,7 +76,6 @@ class EndToEnd(nn.Module):
         self.second_order, self.finite_difference, self.encoder = second_order, finite_difference, encoder
         if recompute is not None:  # else it is no part of what a store is asked for by
             self.recompute = recompute
-        self.tried = False  # whether a decoder has been differentiated twice
 
     def forward(
         self, model: Model, x: Nested, beta: float = 1.0, attach: int | None = None, budget: float = math.inf
@@ -144,19 +144,21 @@ class EndToEnd(nn.Module):
                     weighed = without_zero_weights(model, x, at, weigh_draw(model, x, drawn, beta), beta)
                 return weighed, self.value(model, x, q, weighed, beta)
 
-            noise = FixedNoise(lambda_.device) if training and self.second_order and self.finite_difference else None
+            def value_at(at: Tensor) -> Tensor:
+                return steer(at)[1]
+
+            again = training and self.second_order and (self.finite_difference or not is_tried(self))
+            noise = FixedNoise(lambda_.device) if again else None
             weighed, value = steer(at, q)
             if svi.double_sampling:  # section 4.2: another draw makes the step
                 noise = None if noise is None else FixedNoise(lambda_.device)
                 value = steer(at, q)[1]
-            if noise is not None:
-                g = gradient_by_differences(
-                    lambda at: steer(at)[1], noise, value, at, find_reached_parameters(model, value)
-                )
-            else:
+            if noise is None or twice:
                 g = gradient(value, at, twice, training)
-            if twice and not self.tried:
-                self.try_twice(value, g, at)
+            else:
+                g = gradient_by_differences(value_at, noise, value, at, find_reached_parameters(model, value))
+            if noise is not None and twice:
+                try_twice(self, value_at, noise, value, g, at, lambda: find_reached_parameters(model, value))
         if not training:
             weighed, g = weighed.detach(), g.detach()
         elif not self.second_order:
@@ -175,22 +177,6 @@ class EndToEnd(nn.Module):
                 raise ValueError(f"closed_form_kl: no KL is known for {type(q).__name__} and this prior; leave it off")
             climbed = weighed.log_lik - beta * kl
         return (share * torch.where(share == 0, 0.0, climbed)).sum(0)
-
-    def try_twice(self, value: Tensor, g: Tensor, at: Tensor) -> None:
-        """Raise, naming the way out, where the decoder cannot be differentiated twice. Once is enough."""
-        self.tried, once = True, once_differentiable(value)
-        reason = f"its Function {once} is marked once_differentiable" if once else ""
-        try:
-            if g.requires_grad:
-                torch.autograd.grad(g.sum(), at, retain_graph=True, allow_unused=True)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0][:120]
-        if reason:
-            self.tried = False
-            raise ValueError(
-                f"the decoder or q cannot be differentiated twice ({reason}); use finite differences: "
-                "EndToEnd(..., finite_difference=True), or --e2e.finite-difference"
-            )
 
     @torch.no_grad()
     def last(self, model: Model, x: Nested, lambda_: Tensor) -> Tensor:
@@ -246,24 +232,3 @@ def gradient(value: Tensor, at: Tensor, twice: bool, retain: bool) -> Tensor:
 def uncompiled() -> AbstractContextManager[Any]:
     """Within this context what torch.compile made runs as it was written: compiled code cannot be differentiated twice."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-def once_differentiable(value: Tensor) -> str:
-    """The name of a Function in the graph that forbids a second derivative, or nothing.
-
-    torch raises an error of its own only where the gradient that comes in has a graph; elsewhere it would lose a term in silence.
-    """
-    nodes = [value.grad_fn]
-    seen = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        if node is None:
-            continue
-        function = getattr(node, "_forward_cls", None)
-        code = getattr(getattr(function, "backward", None), "__code__", None)
-        if function is not None and code is not None and code.co_filename == torch.autograd.function.__file__:
-            return function.__name__
-        fresh = {below for below, _ in node.next_functions} - seen
-        seen |= fresh
-        nodes += fresh
-    return ""

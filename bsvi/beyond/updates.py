@@ -124,6 +124,10 @@ class Network(LazyModuleMixin, nn.Module):
         self.read, self.write, self.shift = (nn.UninitializedParameter() for _ in range(3))
         if width is not None:
             self.make(width)
+            # what is made waits for no batch, and has no handle that would tell it from a trained one
+            for hook in ("_initialize_hook", "_load_hook"):
+                getattr(self, hook).remove()
+                delattr(self, hook)
 
     def change(self, width: int | None, learned: bool | None) -> "Network":
         if learned is not None:

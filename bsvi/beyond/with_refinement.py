@@ -28,6 +28,8 @@ class WithRefinement(nn.Module):
 
     def __init__(self, model: Model, refinement: EndToEnd) -> None:
         super().__init__()
+        if any(nn.parameter.is_lazy(p) for p in refinement.parameters()):
+            raise ValueError("the refinement's network has no weights yet; train it first, or say width=2 * latent")
         self.model, self.refinement = model, refinement
 
     def __getattr__(self, name: str) -> Any:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import bsvi
 from bsvi import SVI, VAE, amortization_gap, evaluate
 from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.beyond.updates import Network
@@ -64,3 +65,21 @@ def test_only_a_refinement_that_was_trained_is_added():
     assert add_refinement(model.model, None) is model.model
     network = EndToEnd(SVI(steps=2), Network(width=8), second_order=False)
     assert add_refinement(model.model, Objective(network)).refinement is network
+
+
+@pytest.mark.parametrize("method", ["bsvi-e2e", "sa-vae", "iterative", "iterative-bsvi"])
+def test_a_store_answers_for_the_same_refinement_before_and_after_its_first_step(method, tmp_path):
+    model, x = make()[0].model, torch.rand(5, 20).round()
+    objective = bsvi.objective(method, k=2, width=8)
+    again = bsvi.objective(method, k=2, width=8)
+    again.load_state_dict(objective.state_dict())
+    evaluate(add_refinement(model, objective), x, k=2, iwae=(), store=tmp_path / "store")
+    objective(model, x).loss.backward()
+    for one in (objective, again):
+        evaluate(add_refinement(model, one), x, k=2, iwae=(), store=tmp_path / "store")
+
+
+def test_a_network_without_weights_is_not_evaluated():
+    model, _ = make()
+    with pytest.raises(ValueError, match="no weights yet; train it first"):
+        add_refinement(model.model, bsvi.objective("iterative", k=2))
