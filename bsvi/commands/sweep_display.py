@@ -23,6 +23,7 @@ class JobProgress:
 
     step: int = 0
     seconds: float = 0.0
+    spent: float = 0.0  # of them in updates
     bound: float = math.nan
     images: int = 0
     all_images: int = 0
@@ -34,7 +35,8 @@ class JobProgress:
         line = job.last_line()
         if isinstance(step := line.get("step"), int) and isinstance(seconds := line.get("seconds"), int | float):
             self.step, self.seconds = step, seconds
-            bound = line.get("bound")
+            bound, spent = line.get("bound"), line.get("spent")
+            self.spent = spent if isinstance(spent, int | float) else 0.0
             self.bound = bound if isinstance(bound, int | float) else math.nan
         if job.stage == "evaluating":
             self.all_images = self.all_images or count_images(job)
@@ -66,7 +68,18 @@ class JobProgress:
         """Seconds of training to come at the pace so far; None where there is no pace yet."""
         if job.trained:
             return 0.0
-        return self.seconds / self.step * max(0, job.experiment.steps - self.step) if self.step else None
+        done, of, _ = self.count_training(job)
+        return self.pace(job) * max(0, of - done) if done else None
+
+    def pace(self, job: Job) -> float:
+        """Seconds of the clock for an update, or for a second of updates where the run has so many; after the first."""
+        return self.seconds / max(self.count_training(job)[0], 1e-9)
+
+    def count_training(self, job: Job) -> tuple[float, float, str]:
+        """How much of its training a run has done, of how much, and in what: seconds where it has so many, else updates."""
+        if job.experiment.seconds:
+            return min(self.spent, job.experiment.seconds), job.experiment.seconds, " s"
+        return float(self.step), float(job.experiment.steps), ""
 
     def evaluation_left(self) -> float | None:
         return self.image_seconds / self.images * max(0, self.all_images - self.images) if self.images else None
@@ -145,13 +158,13 @@ class Display:
             table.add_column(no_wrap=True, overflow="ellipsis", min_width=width)
         for job in (job for job in self.jobs if job in shown):
             seen = self.seen[job.name]
-            done, of, what, left = seen.step, job.experiment.steps, "", seen.training_left(job)
+            (done, of, what), left = seen.count_training(job), seen.training_left(job)
             if job.stage == "evaluating":
-                done, of, what, left = seen.images, seen.all_images, " images", seen.evaluation_left()
+                done, of, what, left = float(seen.images), float(seen.all_images), " images", seen.evaluation_left()
             elif job.trained:
                 done = of
             bar = ProgressBar(total=max(of, 1), completed=min(done, of), width=10)
-            far: list[Any] = [bar, Text(f"{done}/{of}{what}")]
+            far: list[Any] = [bar, Text(f"{done:.0f}/{of:.0f}{what}")]
             if narrow:
                 far = [Text(f"{100 * min(done, of) / max(of, 1):3.0f}%")]
             bound = f"bound {seen.bound:.2f}  " if math.isfinite(seen.bound) else ""
@@ -170,7 +183,7 @@ class Display:
     def time_left(self) -> str:
         """The work to come at the paces seen so far, shared among the workers; what was not seen yet is named."""
         left, spent, unknown = 0.0, 0.0, False
-        trained = [seen.seconds / seen.step for seen in self.seen.values() if seen.step]
+        trained = [self.seen[job.name].pace(job) for job in self.jobs if self.seen[job.name].step]
         judged = [seen.image_seconds / seen.images for seen in self.seen.values() if seen.images]
         for job in self.jobs:
             seen = self.seen[job.name]
@@ -179,7 +192,7 @@ class Display:
                 continue
             training = seen.training_left(job)
             if training is None and trained:
-                training = sum(trained) / len(trained) * job.experiment.steps
+                training = sum(trained) / len(trained) * seen.count_training(job)[1]
             if judged:
                 images = max(0, (seen.all_images or max(s.all_images for s in self.seen.values())) - seen.images)
                 left += sum(judged) / len(judged) * images

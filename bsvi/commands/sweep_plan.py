@@ -17,6 +17,7 @@ from bsvi.tables.data_sets import DATA_SETS
 from bsvi.tables.estimators import ESTIMATORS
 from bsvi.tables.methods import choose_methods
 
+ENDLESS = ["--steps", str(10**9)]  # of runs that their seconds end
 MOST_SEEDS = 10_000  # of one sweep
 
 
@@ -26,7 +27,8 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
     rest = [*rest, *(["--data-dir", str(arguments.data_dir)] if arguments.data_dir else [])]
     found, jobs = parse_seeds(arguments.seeds), []
     first = [arguments.experiment, "--seed", str(found[0]), *rest]
-    learners = {name: learner(name) for name in names}
+    endless = "--seconds" in rest and not any(word.split("=", 1)[0] == "--steps" for word in rest)
+    learners = {name: [*learner(name), *(ENDLESS if endless and ":" not in name else [])] for name in names}
     commands = {name: parse_train([*first, *learners[name]], "sweep") for name in names}  # told now, not in eight files
     experiment_words = arguments.experiment
     if experiment_words not in EXPERIMENTS:  # the path of someone's own images: runs are filed under a name
@@ -106,7 +108,8 @@ def print_plan(plan: list[Job], workers: int, threads: int) -> int:
     total = 0.0
     for job in plan:
         calls = count_decoder_calls(job) * (job.experiment.steps - job.step()) if not job.trained else 0
-        seconds = calls * pace
+        limit = job.experiment.seconds or float("inf")
+        seconds = min(calls * pace, limit)
         total += seconds
         state = (
             "finished"

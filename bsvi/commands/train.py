@@ -108,7 +108,8 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
         runtime.compile_decoder(built.model.decoder, started.compile)
         with shield_message(team):
             return choose_exit_code(train(built.model, built.learns_from, *words, None, Watcher(), about, team))
-    with Screen(title, experiment.steps, make_loggers(command, run, about), command.quiet) as screen:
+    loggers = make_loggers(command, run, about)
+    with Screen(title, experiment.steps, loggers, command.quiet, experiment.seconds) as screen:
         for line in started.notes:
             screen.say(line)
         runtime.compile_decoder(built.model.decoder, started.compile, screen.say)

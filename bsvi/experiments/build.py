@@ -1,5 +1,6 @@
 """Where networks, data and methods meet: an experiment's configuration becomes a model, an objective and batches."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class BuiltExperiment:
         """The experiment's training settings, with time limit and saving interval of the moment."""
         e = self.experiment
         return Training(
+            seconds=e.seconds or math.inf,
             steps=e.steps,
             lr=e.optim.lr,
             max_grad_norm=e.optim.max_grad_norm,

@@ -161,6 +161,9 @@ class Experiment(Settings):
     anneal: Anneal = Anneal()
     batch_size: int = Field(50, ge=1, le=MOST, description="paper's")
     steps: int = Field(200_000, ge=1, le=LONGEST, description="updates at most (paper)")
+    seconds: float | None = Field(
+        None, gt=0, le=LONGEST, description="CPU seconds of updates at most (on a GPU wall clock); default: no limit"
+    )
     valid_every: int = Field(1000, ge=1, le=LONGEST, description="steps between looks at the validation images")
     patience: int = Field(20, ge=0, le=LONGEST, description="stop after so many looks without a better bound; 0: never")
     log_every: int = Field(100, ge=1, le=LONGEST, description="steps between lines of metrics.jsonl")

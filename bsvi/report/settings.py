@@ -14,6 +14,7 @@ def read_settings(run: ReportedRun) -> dict[str, Any]:
     flat = {key: value for key, value in flat.items() if key not in _NOT_A_SETTING}
     if not flat.get("phases"):
         flat.pop("phases", None)  # older runs do not say that they have none
+    flat.pop("steps" if flat.get("seconds") else "seconds", None)  # the limit by which no run ends
     origin = run.part("origin")
     if origin:  # a run that did not begin at the beginning is no seed of those that did
         flat["origin"] = f"{origin.get('how', 'from')} {origin.get('method', 'another run')}"
@@ -23,12 +24,12 @@ def read_settings(run: ReportedRun) -> dict[str, Any]:
 def read_circumstances(run: ReportedRun) -> dict[str, Any]:
     """What decides a run's numbers beside its settings, as far as it is known: data, updates, how test scores were made.
 
-    A run that its own rule stopped early has made as many updates as its settings ask for.
+    A run that its own rule stopped early, or that has used up its seconds, has made the updates that its settings ask for.
     """
     found: dict[str, Any] = {}
     if run.part("data").get("sha256"):
         found["data"] = f"{run.part('data')['sha256']}"[:8]
-    if (run.result is not None or run.scores) and (run.result or {}).get("stopped") != "early":
+    if (run.result is not None or run.scores) and (run.result or {}).get("stopped") not in ("early", "seconds"):
         found["updates"] = run.steps
     if "test" in run.scores:
         found |= {f"test {name}": value for name, value in run.scores["test"].made_by.items()}

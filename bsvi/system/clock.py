@@ -2,10 +2,15 @@
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 ClockName = Literal["wall", "cpu"]  # what --clock chooses
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def choose_clock(device: Any) -> Callable[[], float]:
+    """The clock of work on a device: CPU time, which others on the machine hardly disturb; on a GPU wall clock."""
+    return CLOCKS["cpu" if device.type == "cpu" else "wall"]
 
 
 class Stopwatch:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bsvi.examples import Pick, unpack
 from bsvi.objectives import BadInput, Objective
 from bsvi.runs.folder import Run, RunError
-from bsvi.system.clock import Stopwatch
+from bsvi.system.clock import Stopwatch, choose_clock
 from bsvi.system.signals import Signals
 from bsvi.training.health import ALONE, NotFinite, average_batch, check_batch, find_problem, step_sizes
 from bsvi.training.journal import Journal, Watcher
@@ -36,12 +36,13 @@ class Training:
     patience: int = 20  # looks without a better bound before stopping; 0: never
     log_every: int = 100  # steps between lines of metrics
     save_every: float = 120.0  # seconds between checkpoints
+    seconds: float = math.inf  # of updates at most: CPU time, on a GPU wall clock; validation and saving do not count
     time_limit: float = math.inf  # seconds until the run is saved and left, to be taken up again
 
 
 @dataclass(frozen=True)
 class Result:
-    """Where training ended: ``stopped`` is "steps" or "early" when finished, "time" or a signal's name when it can go on."""
+    """Where training ended: for good ("steps", "seconds", "early"), or so that it can go on ("time", a signal's name)."""
 
     steps: int
     best_step: int
@@ -52,7 +53,7 @@ class Result:
 
     @property
     def finished(self) -> bool:
-        return self.stopped in ("steps", "early")
+        return self.stopped in ("steps", "seconds", "early")
 
 
 def train(
@@ -121,12 +122,13 @@ def train(
         model.train()  # else as it is: the user may have put a part of it into eval mode
     bound_of = team.make_bound(model, phase.objective)
     state.watch, since_save = Stopwatch(state.watch.before), Stopwatch()
-    unsaved, stopped = False, ""
+    unsaved, stopped, clock = False, "", choose_clock(state.device)
+    used_up = state.spent >= settings.seconds
 
     with team.guard(), Signals() as signals:
         while not stopped:
             journal.say()
-            over = state.step >= phase.last
+            over = used_up or state.step >= phase.last
             due = over or state.step % settings.valid_every == 0
             if valid is not None and due and state.looks.latest < state.step:
                 found = validate(model, phase.objective, valid, state.step, signals, team, batch, ids)
@@ -140,14 +142,15 @@ def train(
                 line = state.line("valid", bound=bound, best=improved) | name_of(phase, phases)
                 journal.valid(line, model, first)
 
-            if phase is phases[-1] and (over or state.looks.is_exhausted(settings.patience)):
-                stopped = "steps" if over else "early"
+            if used_up or (phase is phases[-1] and (over or state.looks.is_exhausted(settings.patience))):
+                stopped = "seconds" if used_up else "steps" if over else "early"
                 break
             if over:
                 phase = phase_of(phases, state.step + 1)
                 state.hand_over(phase.objective)
                 bound_of = team.make_bound(model, phase.objective)
 
+            began = clock()
             x, names = unpack(take_next(stream, state.step), batch, ids)
             beta = anneal_beta(settings, state.step)
             try:
@@ -161,16 +164,19 @@ def train(
             norm = nn.utils.get_total_norm([p.grad for p in clipped if p.grad is not None])
             problem = find_problem(estimate, norm, model, phase.objective, x, names)
             asked = signals.received or ("time" if state.watch.here > settings.time_limit else "")
+            asked = asked or ("seconds" if state.spent + clock() - began >= settings.seconds else "")
             problem, asked, row = team.agree(problem, asked, average_batch(estimate, norm))
             if problem is not None:
                 raise NotFinite(f"step {state.step + 1}: {problem[1]}")
             nn.utils.clip_grads_with_norm_(clipped, settings.max_grad_norm, norm)
             state.optimizer.step()
+            state.spent += clock() - began
             state.step, unsaved = state.step + 1, True
+            used_up, asked = asked == "seconds", asked if asked != "seconds" else ""
             state.meter.take(row, estimate.decoder_calls)
             watcher.step(state.step)
 
-            if state.step % settings.log_every == 0 or state.step == phase.last:
+            if state.step % settings.log_every == 0 or state.step == phase.last or used_up:
                 line = state.line("train", beta=beta, lr=settings.lr) | state.meter.line(model, estimate, team)
                 line |= {"decoder_calls": state.meter.decoder_calls} | name_of(phase, phases)
                 journal.train(line | step_sizes(phase.objective))
@@ -188,7 +194,7 @@ def train(
             stopped=stopped,
             decoder_calls=state.meter.decoder_calls,
         )
-        ended = (state.best or Best.of(model, phase.objective)).to_model_file()
+        ended = (state.best or Best.of(model, phase.objective)).to_model_file(phase is phases[-1])
         team.run_on_first(lambda: finish(run, result, state.capture() if unsaved else None, ended, config or {}))
         if result.finished and state.best:
             state.best.load_into(model, phase.objective)

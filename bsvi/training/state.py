@@ -99,6 +99,8 @@ class TrainingState:
         self.optimizer = make_optimizer(model, objective, lr)
         self.meter, self.looks, self.best = Meter(), ValidationHistory(), Best()
         self.step, self.watch = 0, Stopwatch()
+        self.spent = 0.0  # seconds of updates, without validation and saving
+        self.device = next(model.parameters()).device
         self.masks = find_infinite(model.state_dict())  # buffers may hold infinity on purpose
 
     def capture(self) -> State:
@@ -114,12 +116,12 @@ class TrainingState:
         if self.meter.steps:
             tensors["meter"] = self.meter.sums
         tensors["random.cpu"] = torch.get_rng_state()
-        device = next(self.model.parameters()).device
-        if device.type == "cuda":  # each of several processes has another device, and the same state
-            tensors["random.cuda.0"] = torch.cuda.get_rng_state(device)
+        if self.device.type == "cuda":  # each of several processes has another device, and the same state
+            tensors["random.cuda.0"] = torch.cuda.get_rng_state(self.device)
         # numbers as text where they may be infinite, which JSON has no word for
         scalars = {
             "seconds": self.watch.seconds,
+            "spent": self.spent,
             "meter_steps": self.meter.steps,
             "decoder_calls": self.meter.decoder_calls,
             "looks": {k: str(v) for k, v in vars(self.looks).items()},
@@ -137,7 +139,8 @@ class TrainingState:
             looks = {name: type(value)(scalars["looks"][name]) for name, value in vars(self.looks).items()}
             older = step * getattr(self.objective, "decoder_calls", 0)  # older checkpoints do not count them
             calls = int(scalars.get("decoder_calls", older))
-            if math.isnan(looks["best"]) or not 0 <= seconds < math.inf:
+            spent = float(scalars.get("spent", 0.0))
+            if math.isnan(looks["best"]) or not (0 <= seconds < math.inf and 0 <= spent < math.inf):
                 raise ValueError("a number out of range")
             if min(step, meter_steps, looks["since"], calls) < 0:
                 raise ValueError("a number out of range")
@@ -152,12 +155,12 @@ class TrainingState:
             states.setdefault(int(index), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
-        device = next(self.model.parameters()).device
+        device = self.device
         self.meter.steps, self.meter.sums = meter_steps, tensors["meter"].to(device) if meter_steps else None
         self.meter.decoder_calls = calls
         vars(self.looks).update(looks)
         self.best = Best({name: value.to(device) for name, value in tensors.items() if name.startswith(BEST)})
-        self.step, self.watch = step, Stopwatch(seconds)
+        self.step, self.watch, self.spent = step, Stopwatch(seconds), spent
         self.masks = find_infinite(self.model.state_dict())
         torch.set_rng_state(tensors["random.cpu"])
         if device.type == "cuda" and "random.cuda.0" in tensors:
@@ -172,7 +175,7 @@ class TrainingState:
 
     def line(self, split: str, **values: Any) -> dict[str, Any]:
         """A line of metrics: where the run stands, and these values."""
-        return {"split": split, "step": self.step, "seconds": self.watch.seconds, **values}
+        return {"split": split, "step": self.step, "seconds": self.watch.seconds, "spent": self.spent, **values}
 
     def check_fit(self, tensors: dict[str, Tensor]) -> None:
         """Raise Misfit, naming the keys, unless these tensors can be restored."""

@@ -50,9 +50,19 @@ class Lines(Progress):
 
 
 class Screen(Watcher):
-    """Prints; on a terminal live, with a bar and the time left, otherwise as plain lines."""
+    """Prints; on a terminal live, with a bar and the time left, otherwise as plain lines.
 
-    def __init__(self, title: str, total: int, loggers: "list[Logger] | None" = None, quiet: bool = False) -> None:
+    ``total`` is the number of updates; with ``seconds`` the run ends after so many seconds of them, and the bar shows those.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        loggers: "list[Logger] | None" = None,
+        quiet: bool = False,
+        seconds: float | None = None,
+    ) -> None:
         self.console = open_console()
         # rich's own would end the program
         self.console.on_broken_pipe = drop_output
@@ -61,7 +71,7 @@ class Screen(Watcher):
         self.progress = Lines(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
-            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}" + (" s" if seconds else "")),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -69,8 +79,8 @@ class Screen(Watcher):
             disable=not self.live,
             refresh_per_second=4,
         )
-        self.task = self.progress.add_task(title, total=total)
-        self.total, self.watch, self.first = total, Stopwatch(), 0
+        self.task = self.progress.add_task(title, total=seconds or total)
+        self.total, self.seconds, self.watch, self.first = total, seconds, Stopwatch(), 0
         self.said: dict[str, int] = {}
 
     def __enter__(self) -> "Screen":
@@ -84,10 +94,11 @@ class Screen(Watcher):
     def start(self, step: int) -> None:
         self.log("start", step)
         self.first, self.watch = step, Stopwatch()
-        self.progress.reset(self.task, completed=step)  # the steps taken before say nothing about the pace
+        # the steps taken before say nothing about the pace
+        self.progress.reset(self.task, completed=0 if self.seconds else step)
 
     def step(self, step: int) -> None:
-        if self.live:
+        if self.live and not self.seconds:
             self.progress.update(self.task, completed=step)
 
     def train(self, line: dict[str, Any]) -> None:
@@ -96,9 +107,14 @@ class Screen(Watcher):
         numbers += [f"pi {line['buffer_weight_average']:.2f}", f"lr {line['lr']:g}"]
         if self.live:
             self.progress.numbers = "  ".join(numbers)
+            if self.seconds:
+                self.progress.update(self.task, completed=line["spent"])
         else:
-            left = format_duration((self.total - line["step"]) / max(pace, 1e-9))
-            self.show(lambda: print(f"step {line['step']}/{self.total}  {left} left  {'  '.join(numbers)}", flush=True))
+            steps, left = f"{line['step']}/{self.total}", (self.total - line["step"]) / max(pace, 1e-9)
+            if self.seconds:
+                steps, left = str(line["step"]), max(0.0, self.seconds - line["spent"])
+            told = f"step {steps}  {format_duration(left)} left  {'  '.join(numbers)}"
+            self.show(lambda: print(told, flush=True))
         self.log("scalars", "train", line)
         self.log("scalars", "curves", {"step": line["step"], **{name: of(line) for name, of in CURVES.items()}})
 

@@ -45,7 +45,7 @@ def state_of(folder):
     tensors, scalars = unpack(Run(folder).checkpoints()[0].read_bytes())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        line.pop("seconds")
-    scalars.pop("seconds")
+        line.pop("seconds"), line.pop("spent")
+    scalars.pop("seconds"), scalars.pop("spent")
     scalars.pop("metrics_end")  # "seconds" has not always as many digits
     return digest(tensors), scalars, lines

@@ -77,7 +77,7 @@ def test_a_run_writes_all_that_it_promises(tmp_path):
         "bound beta svi_0 svi_k bsvi_k kl reconstruction buffer_weight_average ess active_units nonfinite grad_norm lr"
     )
     assert {*promised.split(), "decoder_calls", "seconds"} <= lines[0].keys()
-    assert lines[-1].keys() == {"split", "step", "seconds", "bound", "best"}
+    assert lines[-1].keys() == {"split", "step", "seconds", "spent", "bound", "best"}
 
 
 def test_the_resolved_configuration_is_there_before_the_first_step(tmp_path):

@@ -214,7 +214,7 @@ def test_a_training_state_that_is_restored_captures_what_it_was_restored_from(tm
     again, numbers = state.capture()
     assert state.step == scalars["step"] == 9
     assert again.keys() == tensors.keys() and all(torch.equal(again[name], tensors[name]) for name in tensors)
-    assert numbers.pop("seconds") >= scalars["seconds"]
+    assert numbers.pop("seconds") >= scalars["seconds"] and numbers.pop("spent") == scalars["spent"]
     assert numbers == {name: scalars[name] for name in numbers}
     state.hand_over(make("vae")[1])
     assert not state.best and state.looks.best_step == 0

@@ -1,0 +1,96 @@
+"""Runs that end after so many seconds of updates: bsvi.Training(seconds=...), bsvi train --seconds, bsvi sweep --equal-time."""
+
+import json
+
+import pytest
+import torch
+
+import bsvi
+from bsvi.cli import main
+from bsvi.commands.sweep_flags import parse
+from bsvi.commands.sweep_plan import make_plan
+from tests.oracles import BernoulliDecoder
+
+
+def make_model():
+    torch.manual_seed(0)
+    return bsvi.VAE(torch.nn.Linear(6, 4), BernoulliDecoder(2, 6))
+
+
+def run(folder, valid=None, **changes):
+    settings = bsvi.Training(**{"steps": 10**6, "valid_every": 10**6, "patience": 0, **changes})
+    x = torch.ones(5, 6)
+    return bsvi.train(make_model(), bsvi.objective("bsvi", k=2), [x], valid, settings, folder)
+
+
+def read_lines(folder, split):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["split"] == split]
+
+
+def test_a_run_ends_when_its_seconds_are_used_up_and_is_looked_at(tmp_path):
+    result = run(tmp_path / "run", [torch.ones(5, 6)], seconds=0.3)
+    assert (result.stopped, result.finished) == ("seconds", True)
+    last = read_lines(tmp_path / "run", "train")[-1]
+    assert last["step"] == result.steps == read_lines(tmp_path / "run", "valid")[-1]["step"]
+    # it ends with the update in which the budget is reached: no sooner, and at most a few updates (of 300) later
+    assert last["spent"] >= 0.3 * (1 - 2 / result.steps)
+
+
+def test_the_seconds_go_on_where_a_run_was_left(tmp_path):
+    spent, starts = [], 0
+    while starts < 500:
+        result, starts = run(tmp_path / "run", seconds=0.05, time_limit=0.004, log_every=1), starts + 1
+        spent.append(read_lines(tmp_path / "run", "train")[-1]["spent"])
+        if result.finished:
+            break
+    assert result.stopped == "seconds" and starts > 1
+    assert spent == sorted(spent)
+
+
+def test_a_run_whose_seconds_are_over_takes_no_more_steps(tmp_path):
+    first = run(tmp_path / "run", seconds=0.05)
+    (tmp_path / "run" / "result.json").unlink()
+    assert run(tmp_path / "run", seconds=0.05).steps == first.steps
+
+
+@pytest.mark.parametrize("method", [["--method", "vae", "--steps", "1000000"], ["--phases", "vae:3,bsvi-sir:999999"]])
+def test_the_command_takes_seconds(method, tmp_path):
+    words = [
+        "train",
+        "digits",
+        *method,
+        "--seconds",
+        "0.5",
+        "--quiet",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(words) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["stopped"] == "seconds" and 0 < result["steps"] < 10**5
+    assert main(words) == 0  # finished before: as it is
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+
+
+def test_a_sweep_gives_every_run_the_same_seconds(tmp_path):
+    words = [
+        "digits",
+        "--methods",
+        "vae,bsvi-sir,vae:8000+bsvi-sir:999999999",
+        "--equal-time",
+        "100",
+        "--runs",
+        str(tmp_path),
+    ]
+    arguments, rest = parse(words)
+    jobs = make_plan(arguments, rest)
+    assert len(jobs) == 3
+    assert all(job.experiment.seconds == 100.0 and job.experiment.patience == 0 for job in jobs)
+    assert all(job.experiment.steps >= 10**9 - 1 for job in jobs)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_no_seconds_are_refused(seconds):
+    with pytest.raises(ValueError, match="--equal-time takes the seconds"):
+        parse(["digits", f"--equal-time={seconds}"])
