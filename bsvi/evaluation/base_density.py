@@ -72,7 +72,7 @@ class GaussianPath:
             shape,
             base,
         )
-        self.log_det = base.log_det()
+        self.log_det, self.direct = base.log_det(), DirectDecoder(model, self.rows, coordinates)
 
     def __call__(self, v: Tensor) -> Position:
         log_target, slope = self.look(v)
@@ -83,14 +83,23 @@ class GaussianPath:
         """ln p(x, z) + ln |dz/dv| of (rows, batch), NaN where v is out of numbers, and its gradient by v."""
         u = (self.base.mean + self.base.stretch(v)).flatten(0, 1).view(-1, *self.shape)
         fine = self.coordinates.is_valid(u)
-        u = torch.where(fine.view(-1, *(1,) * (u.ndim - 1)), u, 0.0).detach().requires_grad_(gradient)
-        x = self.rows.repeat(len(v))
+        u = torch.where(fine.view(-1, *(1,) * (u.ndim - 1)), u, 0.0).detach()
+        value, slope = self.weigh(u, len(v), gradient)
+        value = value.detach().double().masked_fill(~fine, torch.nan).view(v.shape[:2]) + self.log_det
+        return value, self.base.pull_back(slope.detach().view(v.shape))
+
+    def weigh(self, u: Tensor, times: int, gradient: bool) -> tuple[Tensor, Tensor]:
+        """ln p(x, z) + ln |dz/du| of rows of u, and its gradient by u (zero where none is asked for)."""
+        x, decode = self.rows.repeat(times), self.direct.find(times)
+        if decode is not None:
+            with torch.no_grad():
+                value, slope = decode(u, gradient)
+                return value.double() + log_prior(self.model, u, x), slope - u if gradient else torch.zeros_like(u)
+        u = u.requires_grad_(gradient)
         with torch.set_grad_enabled(gradient):
             z = self.coordinates.z(u)
             value = log_likelihood(self.model, x, z) + log_prior(self.model, z, x) + self.coordinates.log_volume(u, z)
-        slope = find_slope(value, u) if gradient else torch.zeros_like(u)
-        value = value.detach().double().masked_fill(~fine, torch.nan).view(v.shape[:2]) + self.log_det
-        return value, self.base.pull_back(slope.detach().view(v.shape))
+        return value, find_slope(value, u) if gradient else torch.zeros_like(u)
 
     def around(self, base: Gaussian) -> "GaussianPath":
         """The path of the same example from another base."""
@@ -101,6 +110,25 @@ class GaussianPath:
     def start_from(self, z: Tensor) -> Tensor:
         """v of z, (rows, batch, ...)."""
         return self.base.whiten(self.coordinates.u(z).flatten(2))
+
+
+class DirectDecoder:
+    """ln p(x|z) with its derivative for a batch as often as there are rows, where the model knows it (``VAE.slopes``).
+
+    Such a model has a unit Gaussian prior. Autograd takes twice the time to the same numbers.
+    """
+
+    def __init__(self, model: Model, rows: RepeatedRows, coordinates: Coordinates) -> None:
+        mixed = any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+        plain = coordinates.transform is None and not mixed
+        self.offered, self.rows = getattr(model, "slopes", None) if plain else None, rows
+        self.times, self.decode = 0, None
+
+    def find(self, times: int) -> Any:
+        """A function of z and of whether the derivative is asked for, made once for each number of rows; or None."""
+        if self.offered is not None and times != self.times:
+            self.times, self.decode = times, self.offered(self.rows.repeat(times))
+        return self.decode
 
 
 def log_normal(v: Tensor) -> Tensor:

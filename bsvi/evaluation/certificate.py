@@ -121,7 +121,7 @@ def certify(
         return {"lower": low["log_likelihood"], "upper": high["log_likelihood"], **both, **rest}
 
     asked = {"passes": passes} if budget is None else dict(vars(budget))
-    question = {"what": "certificate", "version": 2, "seed": seed, **asked, "prior": str(prior)}
+    question = {"what": "certificate", "version": 3, "seed": seed, **asked, "prior": str(prior)}
     table = tabulate(model, batches, bracket, question, store, progress, columns=COLUMNS, prior=prior)
     return Certificate(table.ids, table.values, (*list_doubts(table.values), *table.notes), table.seconds)
 

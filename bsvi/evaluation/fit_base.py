@@ -100,31 +100,55 @@ def learn_curvature(base: Gaussian, points: Tensor, slopes: Tensor, reach: Tenso
     generalised cross-validation chooses per example, gives c and A; points far away count less. The mean moves by ``reach``,
     (batch,), of the base's radius at most.
     """
-    size, count = base.mean.shape[1], len(points)
-    factor = base.triangle().double()
-    wide = Gaussian(base.mean.double(), factor)
-    v, slopes = wide.whiten(points.double()), wide.pull_back(slopes.double())
+    size, factor = base.mean.shape[1], base.triangle()
+    v = (points - base.mean).transpose(0, 1) @ invert_triangle(factor).mT  # (batch, count, size)
+    rest = (slopes.transpose(0, 1) @ factor).add_(v)
     weight = (1 + v.square().mean(-1, keepdim=True) / 4) ** -2
-    weight = weight / weight.mean(0)
-    rest = slopes + v
-    v_mean, rest_mean = (weight * v).mean(0), (weight * rest).mean(0)
-    a, b = ((weight.sqrt() * each).transpose(0, 1) for each in (v - v_mean, rest - rest_mean))
-    power, axes = torch.linalg.eigh(a.mT @ a)  # (batch, size)
-    power, seen = power.clamp_min(0.0), axes.mT @ (a.mT @ b)
+    weight = weight / weight.mean(1, keepdim=True)
+    v_mean, rest_mean = ((weight * each).mean(1, keepdim=True) for each in (v, rest))
+    a, b = (each.sub_(mean).mul_(weight.sqrt()) for each, mean in ((v, v_mean), (rest, rest_mean)))
+    # what overflows teaches nothing
+    gram, cross, total = (finite(part).double() for part in (a.mT @ a, a.mT @ b, b.square().sum((1, 2))))
+    linear = regress(gram, cross, total, len(points))
+    precision = bound_curvature(torch.eye(size).to(linear) - 0.5 * (linear + linear.mT))
+    lower, failed = factor_covariance(precision)
+    ascent = (rest_mean - v_mean.double() @ linear) @ lower @ lower.mT  # (batch, 1, size)
+    length = ascent.norm(dim=-1, keepdim=True)
+    ascent = ascent * (reach.view(-1, 1, 1) * math.sqrt(size) / length.clamp_min(1e-12)).clamp(max=1.0)
+    mean = base.mean + (factor.double() @ ascent.mT).squeeze(-1)
+    learned = Gaussian(mean.to(base.mean.dtype), (factor.double() @ lower).to(base.mean.dtype))
+    good = (failed == 0) & torch.isfinite(learned.factor).flatten(1).all(-1) & torch.isfinite(learned.mean).all(-1)
+    return Gaussian(base.mean, factor).where(good, learned)
+
+
+def regress(gram: Tensor, cross: Tensor, total: Tensor, count: int) -> Tensor:
+    """The matrix of a ridge regression, from a'a, a'b and |b|^2 of ``count`` rows, by generalised cross-validation."""
+    power, axes = torch.linalg.eigh(gram)  # (batch, size)
+    power, seen = power.clamp_min(0.0), axes.mT @ cross
     ridge = power.new_tensor(_RIDGES)[:, None]
     shrink = 1 / (power[:, None] + ridge)  # (batch, ridges, size)
     strength = seen.square().sum(-1)[:, None]
-    left = b.square().sum((1, 2))[:, None] - (strength * shrink * (2 - power[:, None] * shrink)).sum(-1)
+    left = total[:, None] - (strength * shrink * (2 - power[:, None] * shrink)).sum(-1)
     free = (1 - ((power[:, None] * shrink).sum(-1) + 1) / count).clamp_min(1e-3)
     chosen = (left / free.square()).argmin(1)
-    linear = axes @ (seen * shrink[torch.arange(len(chosen), device=chosen.device), chosen][..., None])
-    curve, axes = torch.linalg.eigh(-0.5 * (linear + linear.mT))
-    curve = (1 + curve).clamp_min(_FLATTEST)
-    ascent = (rest_mean - torch.einsum("bi,bij->bj", v_mean, linear))[:, None] @ axes / curve[:, None] @ axes.mT
-    length = ascent.norm(dim=-1, keepdim=True)
-    ascent = ascent * (reach.view(-1, 1, 1) * math.sqrt(size) / length.clamp_min(1e-12)).clamp(max=1.0)
-    lower, failed = torch.linalg.cholesky_ex((axes / curve[:, None]) @ axes.mT)
-    mean = base.mean.double() + (factor @ ascent.mT).squeeze(-1)
-    learned = Gaussian(mean.to(base.mean.dtype), (factor @ lower).to(base.mean.dtype))
-    good = (failed == 0) & torch.isfinite(learned.factor).flatten(1).all(-1) & torch.isfinite(learned.mean).all(-1)
-    return Gaussian(base.mean, base.triangle()).where(good, learned)
+    return axes @ (seen * shrink[torch.arange(len(chosen), device=chosen.device), chosen][..., None])
+
+
+def bound_curvature(precision: Tensor) -> Tensor:
+    """The precision with no direction flatter than ``_FLATTEST``; eigenvectors are taken only where there is one."""
+    flattest = _FLATTEST * torch.eye(precision.shape[-1]).to(precision)
+    flat = torch.linalg.cholesky_ex(precision - flattest).info != 0
+    if flat.any():
+        curve, axes = torch.linalg.eigh(precision[flat])
+        precision[flat] = axes * curve.clamp_min(_FLATTEST)[:, None] @ axes.mT
+    return precision
+
+
+def factor_covariance(precision: Tensor) -> tuple[Tensor, Tensor]:
+    """The lower triangle of the inverse of a precision, and where there is none: that of the matrix read from its end."""
+    upper, failed = torch.linalg.cholesky_ex(precision.flip(-2, -1))
+    return invert_triangle(upper).flip(-2, -1).mT, failed
+
+
+def invert_triangle(lower: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(lower, torch.eye(lower.shape[-1]).to(lower).expand_as(lower), upper=False)

@@ -85,7 +85,7 @@ def refine_anneal(
 
     bound = "lower" if reverse is None else "upper"
     asked = {"passes": passes} if budget is None else dict(vars(budget))
-    question = {"what": "refine_anneal", "version": 2, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
+    question = {"what": "refine_anneal", "version": 3, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
     picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
     table = tabulate(model, batches, anneal_batch, question, store, progress, picks, COLUMNS, **own)
     warnings = (*list_doubts(table.values), *table.notes)

@@ -261,3 +261,33 @@ def test_chains_that_disagree_are_a_warning():
     model = PPCA(latent=6, visible=9).start(torch.full((6,), 3.0).double(), torch.tensor(0.0).double())
     poor = Budget(climb=1, samples=1, rounds=0, draws=1, chains=4, temperatures=2, leapfrog=1)
     assert any("disagree" in line for line in refine_anneal(model, data(model, 10), budget=poor).warnings)
+
+
+@pytest.mark.parametrize("likelihood", ["Bernoulli", "DiscretisedLogistic"])
+def test_a_decoder_that_knows_its_slope_gives_the_numbers_of_autograd(likelihood, monkeypatch):
+    from bsvi.nets import likelihoods
+    from bsvi.nets.mlp import MLPDecoder
+
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 6))
+    model = VAE(encoder, MLPDecoder(3, (4, 4), 8, getattr(likelihoods, likelihood)())).double()
+    x, calls = torch.bernoulli(torch.full((5, 1, 4, 4), 0.5)).double(), []
+    own = base_density.DirectDecoder.find
+    monkeypatch.setattr(base_density.DirectDecoder, "find", lambda *a: calls.append(own(*a)) or calls[-1])
+    direct = refine_anneal(model, [x], budget=SHORT)
+    assert calls and None not in calls
+    monkeypatch.setattr(base_density.DirectDecoder, "find", lambda *a: None)
+    np.testing.assert_allclose(
+        direct.log_likelihood.per_example, refine_anneal(model, [x], budget=SHORT).log_likelihood.per_example, atol=1e-8
+    )
+
+
+def test_a_learned_covariance_is_the_inverse_of_a_bounded_precision():
+    from bsvi.evaluation.fit_base import bound_curvature, factor_covariance
+
+    axes = torch.linalg.qr(torch.randn(4, 5, 5, generator=torch.manual_seed(0), dtype=torch.float64)).Q
+    curve = torch.tensor([[2.0, 1.0, 0.5, 3.0, 1.0], [2.0, -1.0, 0.01, 3.0, 1.0]] * 2, dtype=torch.float64)
+    lower, failed = factor_covariance(bound_curvature(axes * curve[:, None] @ axes.mT))
+    wanted = axes / curve.clamp_min(0.1)[:, None] @ axes.mT
+    assert not failed.any() and torch.equal(lower, lower.tril())
+    torch.testing.assert_close(lower @ lower.mT, wanted, atol=1e-9, rtol=0)
