@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from bsvi.draws import draw, log_likelihood, log_prior
 from bsvi.evaluation.hmc import Coordinates, Position, RepeatedRows, find_slope
 from bsvi.evaluation.noise import Noise
-from bsvi.examples import Nested
+from bsvi.examples import Nested, take
 from bsvi.model import LOG_2_PI, Model
 
 MOMENTS = 64  # draws from which mean and sd are taken where a family does not know them
@@ -45,6 +45,15 @@ class Gaussian:
 
     def triangle(self) -> Tensor:
         return torch.diag_embed(self.factor) if self.factor.ndim == 2 else self.factor
+
+    def take(self, rows: Tensor) -> "Gaussian":
+        """Those of some examples."""
+        return Gaussian(self.mean[rows], self.factor[rows])
+
+    def put(self, rows: Tensor, others: "Gaussian") -> "Gaussian":
+        """With ``others`` at the examples of these numbers, as lower triangles."""
+        factor = self.triangle().index_copy(0, rows, others.triangle())
+        return Gaussian(self.mean.index_copy(0, rows, others.mean), factor)
 
     def where(self, yes: Tensor, other: "Gaussian") -> "Gaussian":
         """``other`` for the examples that say yes."""
@@ -106,6 +115,10 @@ class GaussianPath:
         other = copy(self)
         other.base, other.log_det = base, base.log_det()
         return other
+
+    def take(self, rows: Tensor) -> "GaussianPath":
+        """The path of some examples."""
+        return GaussianPath(self.model, take(self.rows.x, rows), self.coordinates, self.shape, self.base.take(rows))
 
     def start_from(self, z: Tensor) -> Tensor:
         """v of z, (rows, batch, ...)."""

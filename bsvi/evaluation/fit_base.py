@@ -19,6 +19,7 @@ GRAPH = 2  # a decoder call that keeps its graph takes this many times the memor
 _RIDGES = tuple(10.0**power for power in range(-8, 6))
 _FLATTEST = 0.1  # the least curvature of a direction, relative to the diagonal Gaussian's: the base stays finite
 _RATE = 0.15  # of the climb, at its start
+_SETTLED = 0.5  # nats: rounds end where one changes the ELBO by less
 _REACH = 0.5  # of the base's radius: how far rounds move the mean after one that was not better; half as far each time
 
 
@@ -53,25 +54,34 @@ def improve(
     rounds: int,
     draws: int,
     chunk: int | None,
-) -> tuple[Gaussian, Tensor]:
-    """The best base after ``rounds`` of learning from what ``climb_elbo`` returns, and where it has learned correlations.
+) -> tuple[Gaussian, Tensor, Tensor]:
+    """The best base after ``rounds`` of learning from what ``climb_elbo`` returns, whether it has correlations, and its rounds.
 
     A round learns the curvature around the best base from all points, and looks at what was learned with ``draws`` draws of its
-    own. Where its ELBO, less two errors, is higher, it is the best from then on; else the next round moves less. The path's own
-    base, where the climb started, stays where the climb has made it worse.
+    own. Where its ELBO, less two errors, is higher, it is the best from then on; else the next round moves less. An example
+    whose ELBO a round leaves as it is has learned all and takes no more of them. The path's own base, where the climb
+    started, stays where the climb has made it worse.
     """
     start, _, _ = look_around(path, path.base, noise, 0, draws, chunk, gradient=False)
     score, *seen = look_around(path, climbed, noise, 0, draws, chunk, gradient=rounds > 0)
     best, score = climbed.where(start > score, path.base), torch.maximum(score, start)
     learned, reach = torch.zeros_like(score, dtype=torch.bool), torch.full_like(score, math.inf)
+    whole, used, left = best, torch.zeros_like(score), torch.arange(len(score), device=score.device)
     for i in range(rounds):
         points, slopes = torch.cat([points, seen[0]]), torch.cat([slopes, seen[1]])
         new = learn_curvature(best, points, slopes, reach)
         found, *seen = look_around(path, new, noise, 1 + i, draws, chunk)
-        better = found > score
-        best, score, learned = best.where(better, new), torch.where(better, found, score), learned | better
+        better, moving = found > score, ~((found - score).abs() < _SETTLED)
+        best, score = best.where(better, new), torch.where(better, found, score)
+        whole, learned[left], used[left] = whole.put(left, best), learned[left] | better, used[left] + 1
         reach = torch.where(better, reach, (reach / 2).clamp(max=_REACH))
-    return best, learned
+        if not moving.any():
+            break
+        if not moving.all():
+            path, noise, best, left = path.take(moving), noise.take(moving), best.take(moving), left[moving]
+            score, reach = score[moving], reach[moving]
+            points, slopes, *seen = (each[:, moving] for each in (points, slopes, *seen))
+    return whole, learned, used
 
 
 def look_around(

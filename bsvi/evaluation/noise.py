@@ -7,6 +7,7 @@ runs on every device.
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import torch
@@ -61,6 +62,12 @@ class Noise:
         for word in words:
             self.keys = mix(self.keys + GOLDEN) ^ mix(torch.full_like(ids, _signed(word & _WORD)) - GOLDEN)
         self.keys = mix(self.keys)
+
+    def take(self, rows: Tensor) -> "Noise":
+        """The noise of some of the examples."""
+        other = copy(self)
+        other.keys = self.keys[rows]
+        return other
 
     def normal(
         self, first: int, draws: int, size: int, dtype: torch.dtype = torch.float64

@@ -99,6 +99,7 @@ class RefinedQ(NamedTuple):
     budget: Budget
     steps: Tensor  # (moves, batch)
     correlated: Tensor  # (batch,): 1 where the base has learned correlations
+    passes: Tensor  # (batch,): of the decoder; fewer than planned where an example has learned all early
 
 
 def refine(
@@ -121,20 +122,21 @@ def refine(
     path = GaussianPath(model, x, coordinates, shape, start)
     climbed = climb_elbo(path, Noise(ids, seed, CLIMB), budget.climb, budget.samples)
     rounds = budget.rounds if budget.learns(size) else 0
-    base, learned = improve(path, *climbed, Noise(ids, seed, ROUND), rounds, budget.draws, chunk)
+    base, learned, used = improve(path, *climbed, Noise(ids, seed, ROUND), rounds, budget.draws, chunk)
     path = path.around(base)
     v = Noise(ids, seed, PILOT).normal(0, budget.pilots, size, base.mean.dtype)
     rows, move = (0, budget.pilots), Noise(ids, seed, PILOT_MOVE)
     betas = make_schedule(budget.temperatures)
     steps = anneal(path, v, betas, budget.leapfrog, move, rows, None, first_step=1.0).steps
-    return RefinedQ(path, budget, steps, learned.double())
+    spent = budget.cost(size) - 2 * budget.draws * (rounds - used)
+    return RefinedQ(path, budget, steps, learned.double(), spent)
 
 
 def weigh_chains(
     refined: RefinedQ, ids: Tensor, seed: int, chunk: int | None, z: Tensor | None = None
 ) -> dict[str, Tensor]:
     """The columns of a batch from its weighed chains; with exact samples z of p(z|x), from chains that go backwards."""
-    path, budget, steps, correlated = refined
+    path, budget, steps, correlated, passes = refined
     betas = make_schedule(budget.temperatures)
     if z is not None:
         betas, steps = betas[::-1], steps.flip(0)
@@ -156,7 +158,7 @@ def weigh_chains(
         (log_mean - tally.mean_log()).nan_to_num(0.0),
         steps.mean(0).nan_to_num(0.0),
         correlated,
-        torch.full_like(log_mean, budget.cost(size)),
+        passes,
         tally.nonfinite,
     )
     return dict(zip(COLUMNS, values, strict=True))

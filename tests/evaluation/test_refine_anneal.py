@@ -226,7 +226,7 @@ def test_the_passes_said_are_the_passes_made(budget):
     decoder = CountingDecoder(BernoulliDecoder())
     model = VAE(nn.Linear(20, 8), decoder)
     annealed = refine_anneal(model, [torch.zeros(3, 20)], budget=budget)
-    assert decoder.rows == 3 * budget.cost(4) == annealed.columns["passes"].sum()
+    assert decoder.rows == annealed.columns["passes"].sum() <= 3 * budget.cost(4)
 
 
 @pytest.mark.parametrize("passes", [200, 1000, 4999, 5000, 10_000, 50_000])
@@ -291,3 +291,19 @@ def test_a_learned_covariance_is_the_inverse_of_a_bounded_precision():
     wanted = axes / curve.clamp_min(0.1)[:, None] @ axes.mT
     assert not failed.any() and torch.equal(lower, lower.tril())
     torch.testing.assert_close(lower @ lower.mT, wanted, atol=1e-9, rtol=0)
+
+
+def test_an_example_that_has_learned_all_takes_fewer_passes_and_its_neighbours_change_nothing():
+    model = PPCA(latent=6, visible=9)
+    x = data(model, 12)
+    annealed = refine_anneal(model, [x])
+    passes, most = annealed.columns["passes"], plan_budget(1000, 6).cost(6)
+    assert (passes < most - 60).all() and annealed.passes == int(passes.mean())
+    alone = [
+        refine_anneal(model, [(x[i : i + 1], torch.tensor([i]))], batch=lambda b: b[0], ids=lambda b: b[1])
+        for i in range(4)
+    ]
+    for name in annealed.columns:
+        np.testing.assert_allclose(
+            [each.columns[name][0] for each in alone], annealed.columns[name][:4], atol=1e-7, err_msg=name
+        )
