@@ -22,7 +22,7 @@ import torch
 import bsvi
 from bsvi.data import evaluation_batches
 from bsvi.evaluation.budget import Budget, plan_budget
-from bsvi.evaluation.scores import Score
+from bsvi.evaluation.per_example import Score
 from bsvi.experiments.trained import load_trained
 from bsvi.system.files import write_atomically
 

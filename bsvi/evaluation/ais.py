@@ -8,12 +8,12 @@ to 1 / p(x): an upper bound. The two together are the sandwich of bidirectional 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
@@ -24,7 +24,7 @@ from bsvi.evaluation.evaluate import cut_into_chunks, encode_detached
 from bsvi.evaluation.hmc import Coordinates, Path, PriorPath, move_chains
 from bsvi.evaluation.noise import Noise, NoiseStream
 from bsvi.evaluation.passes import Batches, Progress, tabulate
-from bsvi.evaluation.scores import Score
+from bsvi.evaluation.per_example import PerExample, Score
 from bsvi.examples import Nested, Pick, count, first, take
 from bsvi.model import Model, takes_x
 from bsvi.tables.streams import find_streams
@@ -36,8 +36,8 @@ _TARGET, _RATE = 0.65, 0.1  # the acceptance that HMC works best at, and how fas
 _GRAPH = 2  # a decoder call that keeps its graph takes this many times the memory, or somewhat more
 
 
-@dataclass(frozen=True, eq=False)
-class Annealed:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Annealed(PerExample):
     """What ``bsvi.ais`` returns: ``log_likelihood``, a ``Score`` per example, and how the chains did.
 
     bound       "lower" (forward), or "upper" (reverse): what log_likelihood is of ln p(x), in expectation
@@ -45,24 +45,20 @@ class Annealed:
     ess         how many of the chains the estimate is worth, per example
     """
 
-    ids: Int64[np.ndarray, " examples"]
-    columns: Mapping[str, Float64[np.ndarray, " examples"]]
     bound: str
-    warnings: tuple[str, ...]
-    seconds: float
     passes: int = 0  # of the decoder for one example, where one with a gradient to z counts two
 
-    @property
+    @cached_property
     def log_likelihood(self) -> Score:
-        return Score(self.columns["log_likelihood"], self.ids)
+        return self["log_likelihood"]
 
-    @property
+    @cached_property
     def acceptance(self) -> Score:
-        return Score(self.columns["acceptance"], self.ids)
+        return self["acceptance"]
 
-    @property
+    @cached_property
     def ess(self) -> Score:
-        return Score(self.columns["ess"], self.ids)
+        return self["ess"]
 
     def diagnostics(self) -> dict[str, float]:
         """The means over examples of what says how the chains did."""
@@ -158,9 +154,9 @@ def ais(
     question = {"what": "ais", "version": 1, "seed": seed, "bound": bound, **settings, "prior": str(prior)}
     picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
     table = tabulate(model, batches, anneal_batch, question, store, progress, picks, columns, **own)
-    warnings = (*_list_doubts(table.values, chains), *table.notes)
+    warnings = _list_doubts(table.values, chains)
     passes = 2 * (chains + pilots) * (1 + (temperatures - 1) * leapfrog)
-    return Annealed(table.ids, table.values, bound, warnings, table.seconds, passes)
+    return Annealed(**table.as_result(*warnings), bound=bound, passes=passes)
 
 
 class ChainEnds(NamedTuple):

@@ -5,14 +5,14 @@ and the same chains run backwards from z bound it from above, both in expectatio
 estimate on images of the model's own. The base and the step sizes come from x alone, never from z.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from bsvi.draws import posterior
@@ -21,8 +21,8 @@ from bsvi.evaluation.arguments import check_counts
 from bsvi.evaluation.budget import Budget
 from bsvi.evaluation.evaluate import encode_detached
 from bsvi.evaluation.passes import Progress, evaluation_mode, tabulate
+from bsvi.evaluation.per_example import PerExample, Score
 from bsvi.evaluation.refine_anneal import list_doubts, refine, weigh_chains
-from bsvi.evaluation.scores import Score
 from bsvi.examples import Nested, count, first
 from bsvi.model import Model
 from bsvi.refinement import PAPER_BATCH
@@ -31,24 +31,19 @@ TIGHTER = 10  # times the passes go into the bound from above, which needs not b
 COLUMNS = ("lower", "upper", "acceptance", "rise", "step_size", "nonfinite", "passes")
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Certificate(PerExample):
     """What ``bsvi.certify`` returns: ``lower`` and ``upper`` bounds of ln p(x) on the model's own images, and their ``gap``."""
 
-    ids: Int64[np.ndarray, " examples"]
-    columns: Mapping[str, Float64[np.ndarray, " examples"]]
-    warnings: tuple[str, ...]
-    seconds: float
-
-    @property
+    @cached_property
     def lower(self) -> Score:
-        return Score(self.columns["lower"], self.ids)
+        return self["lower"]
 
-    @property
+    @cached_property
     def upper(self) -> Score:
-        return Score(self.columns["upper"], self.ids)
+        return self["upper"]
 
-    @property
+    @cached_property
     def gap(self) -> Score:
         return self.upper - self.lower
 
@@ -123,7 +118,7 @@ def certify(
     asked = {"passes": passes} if budget is None else dict(vars(budget))
     question = {"what": "certificate", "version": 3, "seed": seed, **asked, "prior": str(prior)}
     table = tabulate(model, batches, bracket, question, store, progress, columns=COLUMNS, prior=prior)
-    return Certificate(table.ids, table.values, (*list_doubts(table.values), *table.notes), table.seconds)
+    return Certificate(**table.as_result(*list_doubts(table.values)))
 
 
 def draw_pairs(

@@ -17,7 +17,8 @@ from bsvi.evaluation.arguments import check_at_least_1, check_counts
 from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, ExampleTable, Progress, tabulate
-from bsvi.evaluation.scores import Score, Scores
+from bsvi.evaluation.per_example import Score
+from bsvi.evaluation.scores import Scores
 from bsvi.examples import Nested, Pick, repeat, tensors
 from bsvi.model import Model, uses_x
 from bsvi.refinement import SVI
@@ -219,7 +220,7 @@ def make_scores(table: ExampleTable, k: int, seed: int, draws: int, svi: SVI) ->
     warnings = [line for name in present for line in list_doubts(names[name], name, table.values, numbers[name])]
     if svi.clip == "batch":
         warnings.append('SVI(clip="batch") couples the examples of a batch: numbers depend on the batching')
-    return Scores(k, seed, table.ids, table.values, diagnostics, (*warnings, *table.notes), table.seconds)
+    return Scores(**table.as_result(*warnings), k=k, seed=seed, diagnostics=diagnostics)
 
 
 def share_of_high_khat(khat: np.ndarray) -> float | None:

@@ -7,13 +7,14 @@ the best ELBO within the family, found for each example by optimisation.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from torch import Tensor
 
 from bsvi.evaluation.arguments import check_counts
@@ -27,7 +28,8 @@ from bsvi.evaluation.evaluate import (
 )
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, Progress, tabulate
-from bsvi.evaluation.scores import Score, pack_arrays
+from bsvi.evaluation.per_example import PerExample, Score
+from bsvi.evaluation.scores import pack_arrays
 from bsvi.examples import Nested, Pick
 from bsvi.model import Model
 from bsvi.refinement import SVI
@@ -81,8 +83,8 @@ class Widen(Climb):
         return torch.softmax(log_w, dim=0)
 
 
-@dataclass(frozen=True, eq=False)
-class Gap:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Gap(PerExample):
     """What ``bsvi.amortization_gap`` returns, per example and with errors, in nats.
 
     log_likelihood     IWAE-k with a q fitted for it: a lower bound on ln p(x) in expectation
@@ -92,38 +94,27 @@ class Gap:
     amortization_gap   elbo - amortized_elbo: what the encoder loses
     """
 
-    ids: Int64[np.ndarray, " examples"]
-    columns: Mapping[str, Float64[np.ndarray, " examples"]]
     khat_above: float | None  # the share of examples whose k-hat is above 0.7
-    warnings: tuple[str, ...]
-    seconds: float
 
-    @property
+    @cached_property
     def log_likelihood(self) -> Score:
-        return self._score("log_likelihood")
+        return self["log_likelihood"]
 
-    @property
+    @cached_property
     def elbo(self) -> Score:
-        return self._score("elbo")
+        return self["elbo"]
 
-    @property
+    @cached_property
     def amortized_elbo(self) -> Score:
-        return self._score("amortized_elbo")
+        return self["amortized_elbo"]
 
-    @property
+    @cached_property
     def approximation_gap(self) -> Score:
-        return self._score("approximation_gap")
+        return self["approximation_gap"]
 
-    @property
+    @cached_property
     def amortization_gap(self) -> Score:
-        return self._score("amortization_gap")
-
-    def _score(self, name: str) -> Score:
-        return Score(self.columns[name], self.ids)
-
-    @property
-    def seconds_per_example(self) -> float:
-        return self.seconds / len(self.ids)
+        return self["amortization_gap"]
 
     @property
     def lambda_(self) -> Float64[np.ndarray, "examples parameters"]:
@@ -221,14 +212,14 @@ def amortization_gap(
     question |= {"lambda": True} if keep_lambda else {}
     columns = [*NAMES, "climb_gain", *diagnostic_names("iwae")]
     table = tabulate(model, batches, split_batch, question, store, progress, (batch, ids), columns, climb=given)
-    warnings = [*list_doubts(f"ln p (IWAE-{k})", "iwae", table.values, k), *table.notes]
+    warnings = list_doubts(f"ln p (IWAE-{k})", "iwae", table.values, k)
     gain = Score(table.values["climb_gain"], table.ids)
     if gain.mean > 0.1 and not gain.mean < 3 * gain.stderr:
         warnings.append(
             f"the best ELBO still rises, by {gain.mean:.2f} nats in {max(1, given.steps // 4)} further steps, so the "
             "encoder loses more than is said here and the family less; use more steps"
         )
-    return Gap(table.ids, table.values, share_of_high_khat(table.values["iwae_khat"]), tuple(warnings), table.seconds)
+    return Gap(**table.as_result(*warnings), khat_above=share_of_high_khat(table.values["iwae_khat"]))
 
 
 def find_best_lambda(

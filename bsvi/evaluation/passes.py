@@ -45,6 +45,10 @@ class ExampleTable:
     seconds: float
     notes: tuple[str, ...] = ()
 
+    def as_result(self, *warnings: str) -> dict[str, Any]:
+        """What a ``PerExample`` is made of; notes come after the warnings."""
+        return {"ids": self.ids, "columns": self.values, "warnings": (*warnings, *self.notes), "seconds": self.seconds}
+
 
 def tabulate(
     model: Model,

@@ -1,13 +1,11 @@
 """refine(): the best q of every example, as a result: a better representation than the encoder's."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from bsvi.draws import posterior
@@ -16,7 +14,7 @@ from bsvi.evaluation.evaluate import encode_detached, tally_draws
 from bsvi.evaluation.gap import JUDGE, Climb, find_best_lambda, gather_lambda, name_columns
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Batches, Progress, evaluation_mode, tabulate, to_device_of
-from bsvi.evaluation.scores import Score
+from bsvi.evaluation.per_example import PerExample, Score
 from bsvi.examples import Nested, Pick, take, unpack
 from bsvi.model import Model, takes_x
 from bsvi.refinement import SVI
@@ -24,8 +22,8 @@ from bsvi.refinement import SVI
 _ELBO_DRAWS = 100  # fresh draws from which an ELBO is taken
 
 
-@dataclass(frozen=True, eq=False)
-class RefinedPosterior:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RefinedPosterior(PerExample):
     """What ``bsvi.refine`` returns; rows are examples, ordered by id.
 
     elbo            of the refined q
@@ -34,10 +32,6 @@ class RefinedPosterior:
     """
 
     model: Model
-    ids: Int64[np.ndarray, " examples"]
-    columns: Mapping[str, Float64[np.ndarray, " examples"]]
-    warnings: tuple[str, ...]
-    seconds: float
     dtype: torch.dtype = torch.float32
 
     @property
@@ -45,21 +39,17 @@ class RefinedPosterior:
         """The parameters of each refined q, (examples, parameters)."""
         return torch.as_tensor(gather_lambda(self.columns)).to(self.dtype)
 
-    @property
+    @cached_property
     def elbo(self) -> Score:
-        return Score(self.columns["elbo"], self.ids)
+        return self["elbo"]
 
-    @property
+    @cached_property
     def amortized_elbo(self) -> Score:
-        return Score(self.columns["amortized_elbo"], self.ids)
+        return self["amortized_elbo"]
 
-    @property
+    @cached_property
     def gain(self) -> Score:
         return self.elbo - self.amortized_elbo
-
-    @property
-    def seconds_per_example(self) -> float:
-        return self.seconds / len(self.ids)
 
     def q(self, x: Nested = None) -> Any:
         """The refined distributions; those of a ``bsvi.wrap`` as it was given. A family that depends on x needs x, too."""
@@ -139,4 +129,4 @@ def refine(
     # all may have come from the store: the model sees some x, and says what lambda is like
     with evaluation_mode(model):
         dtype = encode_detached(model, to_device_of(model, seen[0])).dtype
-    return RefinedPosterior(model, table.ids, table.values, table.notes, table.seconds, dtype)
+    return RefinedPosterior(**table.as_result(), model=model, dtype=dtype)

@@ -88,8 +88,8 @@ def refine_anneal(
     question = {"what": "refine_anneal", "version": 3, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
     picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
     table = tabulate(model, batches, anneal_batch, question, store, progress, picks, COLUMNS, **own)
-    warnings = (*list_doubts(table.values), *table.notes)
-    return Annealed(table.ids, table.values, bound, warnings, table.seconds, int(table.values["passes"].mean()))
+    result = table.as_result(*list_doubts(table.values))
+    return Annealed(**result, bound=bound, passes=int(table.values["passes"].mean()))
 
 
 class RefinedQ(NamedTuple):

@@ -14,7 +14,7 @@ import pytest
 from bsvi import SVI
 from bsvi.evaluation.ais import ais
 from bsvi.evaluation.evaluate import evaluate
-from bsvi.evaluation.scores import Score
+from bsvi.evaluation.per_example import Score
 from tests.evaluation.oracle import Diagonal, data
 
 EXAMPLES = 100

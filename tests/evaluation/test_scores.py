@@ -1,5 +1,7 @@
 """Scores: means with errors and intervals, pairs, and files that read back the same."""
 
+import dataclasses
+import inspect
 import json
 import math
 
@@ -7,7 +9,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bsvi.evaluation.scores import Score, Scores
+import bsvi
+from bsvi.evaluation.per_example import PerExample, Score
+from bsvi.evaluation.scores import Scores
 
 
 def a_score(n=400, seed=0):
@@ -18,7 +22,8 @@ def some_scores(n=30, **changes):
     rng = np.random.default_rng(1)
     names = ["log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo", "iwae_20", "iwae_100", "iwae_ess"]
     columns = {name: rng.standard_normal(n) for name in names}
-    return Scores(20, 0, np.arange(n), columns | changes, {"khat_above_0.7": {"bsvi": 0.1}}, ("beware",), 1.5)
+    about = {"diagnostics": {"khat_above_0.7": {"bsvi": 0.1}}, "warnings": ("beware",), "seconds": 1.5}
+    return Scores(k=20, seed=0, ids=np.arange(n), columns=columns | changes, **about)
 
 
 def test_the_error_is_sd_over_root_n_and_the_interval_is_the_bootstraps():
@@ -49,7 +54,7 @@ def test_the_interval_of_few_examples_is_students():
 
 def test_the_interval_is_the_same_every_time_and_for_any_memory_limit(monkeypatch):
     first = (a_score().low, a_score().high)
-    monkeypatch.setattr("bsvi.evaluation.scores._AT_ONCE", 1000)
+    monkeypatch.setattr("bsvi.evaluation.per_example._AT_ONCE", 1000)
     assert (a_score().low, a_score().high) == pytest.approx(first, abs=1e-12)
 
 
@@ -110,3 +115,12 @@ def test_missing_and_damaged_files_are_named_in_one_line(tmp_path):
     (tmp_path / "scores.json").write_text("[1")
     with pytest.raises(ValueError, match="damaged"):
         Scores.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "amortization_gap", "refine", "ais", "refine_anneal", "certify"])
+def test_every_estimator_returns_its_numbers_in_one_form(name):
+    """ids, columns, warnings and seconds, all named; ``result["name"]`` is a Score."""
+    made = inspect.signature(getattr(bsvi, name)).return_annotation
+    assert issubclass(made, PerExample)
+    assert all(field.kw_only for field in dataclasses.fields(made))
+    assert {"ids", "columns", "warnings", "seconds"} <= {field.name for field in dataclasses.fields(made)}
