@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.commands.sweep_plan import parse_seeds
+from bsvi.commands.sweep_flags import INSTEAD
+from bsvi.commands.sweep_plan import learner, parse_seeds
 from bsvi.commands.train_flags import parse as parse_train
 from bsvi.commands.train_flags import strip_command
 from bsvi.experiments.config import EXPERIMENTS, LONGEST
@@ -42,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,  # --seed is a flag of train
     )
     made.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
-    made.add_argument("--methods", default="all", help=METHODS_HELP)
+    made.add_argument("--methods", default="all", help=f"{METHODS_HELP}; vae:8000+bsvi-sir:2000 for phases")
     made.add_argument("--seeds", default="0", help="which, as in bsvi sweep: 0, or 0,3, or 0:4 for 0 1 2 3 (default 0)")
     made.add_argument("--device", help=f"cpu or cuda: measured here (default cpu); or one of {', '.join(DEVICES)}")
     made.add_argument("--devices", type=int, default=1, help="how many, each with one run at a time (default 1)")
@@ -69,7 +70,9 @@ def parse_learners(arguments: argparse.Namespace, rest: list[str]) -> dict[str, 
     if arguments.experiment not in EXPERIMENTS and not Path(arguments.experiment).exists():
         hint = suggest(arguments.experiment, EXPERIMENTS)
         raise ValueError(f"unknown experiment {arguments.experiment!r}; {hint}There are {', '.join(EXPERIMENTS)}")
-    names = choose_methods(arguments.methods)
+    if "--phases" in {word.split("=", 1)[0] for word in rest}:
+        raise ValueError(f"--phases is for one run; {INSTEAD['--phases']}")
+    names = choose_methods(arguments.methods, phases=True)
     for flag, least in (("devices", 1), ("k", 1), ("examples", 1), ("measure", 0)):
         value = getattr(arguments, flag)
         if value is not None and not least <= value <= LONGEST:
@@ -78,7 +81,7 @@ def parse_learners(arguments: argparse.Namespace, rest: list[str]) -> dict[str, 
         raise ValueError(f"--iwae must be from 1 to {LONGEST:,}, got {wrong[0]}")
     if arguments.json and (arguments.json.is_dir() or not arguments.json.absolute().parent.is_dir()):
         raise ValueError(f"--json {arguments.json}: name a file in a folder that exists")
-    return {name: parse_train([arguments.experiment, *rest, "--method", name], "plan") for name in names}
+    return {name: parse_train([arguments.experiment, *rest, *learner(name)], "plan") for name in names}
 
 
 def build_plan(arguments: argparse.Namespace, commands: dict[str, "Command"]) -> "Plan":
@@ -101,14 +104,15 @@ def build_plan(arguments: argparse.Namespace, commands: dict[str, "Command"]) ->
     from bsvi.planning.pace import measure_pace
     from bsvi.planning.plan import PlannedEvaluation, describe_images, make_plan
 
-    experiments = {method: strip_command(command) for method, command in commands.items()}
-    e = next(iter(experiments.values()))
+    experiments = {name: strip_command(command) for name, command in commands.items()}
+    methods = {phase.method: phase for e in experiments.values() for phase, _ in e.list_phases()}
+    e = next(iter(methods.values()))
     images = describe_images(e, first.data_dir)
     draws = max(arguments.iwae or (), default=0) if arguments.iwae is not None else 5 * arguments.k
     tested = images.test if arguments.examples is None else min(images.test, arguments.examples)
     evaluation = PlannedEvaluation(arguments.k, draws, tested)
-    print_progress(f"counting {len(experiments)} methods of {arguments.experiment}")
-    counts = count_steps(experiments, images, on_cpu=name == "cpu")
+    print_progress(f"counting {len(methods)} methods of {arguments.experiment}")
+    counts = count_steps(methods, images, on_cpu=name == "cpu")
     if device is not None:
         pace, where, basis = price_pace(e, images, device, counts), str(device), "counted"
     else:
@@ -116,12 +120,12 @@ def build_plan(arguments: argparse.Namespace, commands: dict[str, "Command"]) ->
         passes = count_evaluate_passes(arguments.k, draws, e.svi.samples)
         rows = choose_batch_size(e.net, images.shape[1:], passes, started.threads, name)
         pace, basis = (
-            measure_pace(e, images, experiments, started, arguments.measure, clock, print_progress, rows),
+            measure_pace(e, images, methods, started, arguments.measure, clock, print_progress, rows),
             "measured",
         )
         where = f"{name} of this machine, {started.threads} threads, compile {started.compile}, {arguments.clock} time"
-    seconds = {method: pace.of(one, images, evaluation) for method, one in experiments.items()}
-    return make_plan(e, experiments, where, counts, seconds, evaluation, seeds, arguments.devices, basis)
+    seconds = {method: pace.of(one, images, evaluation) for method, one in methods.items()}
+    return make_plan(experiments, where, counts, seconds, evaluation, seeds, arguments.devices, basis)
 
 
 def start_timing(name: Any, command: "Command", clock: str) -> Any:
@@ -140,18 +144,19 @@ def print_progress(line: str) -> None:
 def describe_plan(plan: "Plan", command: "Command") -> list[str]:
     """The plan as lines of text."""
     runs = len(plan.rows) * plan.seeds
+    width = max(12, *(len(row.method) for row in plan.rows))
     lines = [
         f"{plan.experiment}: {len(plan.rows)} methods x {plan.seeds} seeds = {runs} runs of {plan.steps:,} steps, "
         f"batch {plan.batch_size}, k = {plan.k}",
         f"device: {plan.device}",
         "",
-        f"{'method':12} {'decoder':>8} {'decoder':>11} {'memory':>9} {'seconds':>9} {'time':>9} {'time,':>9}",
-        f"{'':12} {'calls':>8} {'GFLOP/step':>11} {'MB':>9} {'per step':>9} {'per run':>9} {f'{plan.seeds} seeds':>9}",
+        f"{'method':{width}} {'decoder':>8} {'decoder':>11} {'memory':>9} {'seconds':>9} {'time':>9} {'time,':>9}",
+        f"{'':{width}} {'calls':>8} {'GFLOP/step':>11} {'MB':>9} {'per step':>9} {'per run':>9} {f'{plan.seeds} seeds':>9}",
     ]
     for row in plan.rows:
         one, all_seeds = (format_duration(3600 * runs * row.train_hours) for runs in (1, plan.seeds))
         lines.append(
-            f"{row.method:12} {row.decoder_calls:8} {row.decoder_flops / 1e9:11,.4g} {row.memory / 1e6:9,.0f} "
+            f"{row.method:{width}} {row.decoder_calls:8} {row.decoder_flops / 1e9:11,.4g} {row.memory / 1e6:9,.0f} "
             f"{row.step_seconds:9.3g} {one:>9} {all_seeds:>9}"
         )
     e = plan.evaluation

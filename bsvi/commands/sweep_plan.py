@@ -107,7 +107,7 @@ def print_plan(plan: list[Job], workers: int, threads: int) -> int:
     pace = measure_call_seconds(plan, threads)
     total = 0.0
     for job in plan:
-        calls = count_decoder_calls(job) * (job.experiment.steps - job.step()) if not job.trained else 0
+        calls = 0 if job.trained else count_decoder_calls(job)
         limit = job.experiment.seconds or float("inf")
         seconds = min(calls * pace, limit)
         total += seconds
@@ -149,6 +149,11 @@ def measure_call_seconds(plan: list[Job], threads: int) -> float:
 
 
 def count_decoder_calls(job: Job) -> int:
+    """Decoder calls of the updates that are left, of all phases."""
     from bsvi.experiments.build import build_objective
 
-    return build_objective(job.experiment).decoder_calls
+    done, calls = job.step(), 0
+    for e, steps in job.experiment.list_phases():
+        calls += build_objective(e).decoder_calls * max(0, steps - done)
+        done = max(0, done - steps)
+    return calls

@@ -178,6 +178,11 @@ class Experiment(Settings):
         end_to_end = METHODS.find(self.method).end_to_end
         return (self.e2e.steps if end_to_end else None) or self.svi.steps
 
+    def list_phases(self) -> "list[tuple[Experiment, int]]":
+        """The experiment of each phase and its updates; one where there is one method."""
+        found = parse_phases(self.phases) if self.phases else [(self.method, self.steps)]
+        return [(self.model_copy(update={"method": method, "phases": None, "steps": n}), n) for method, n in found]
+
     @model_validator(mode="before")
     @classmethod
     def _end_with_the_last_phase(cls, values: Any) -> Any:

@@ -58,7 +58,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class PlannedMethod:
-    """One method of a plan; hours are for one run."""
+    """One method of a plan, or phases in turn; hours are for one run, a step is the average one."""
 
     method: str
     decoder_calls: int
@@ -120,8 +120,7 @@ def schedule_hours(hours: Iterable[float], devices: int) -> float:
 
 
 def make_plan(
-    e: Experiment,
-    methods: Iterable[str],
+    experiments: Mapping[str, Experiment],
     device: str,
     counts: Mapping[str, Any],
     seconds: dict[str, Seconds],
@@ -130,14 +129,34 @@ def make_plan(
     devices: int = 1,
     basis: str = "counted",
 ) -> Plan:
-    """Steps, looks and the evaluation of every method, put together. Early stopping is not foreseen: an upper figure."""
-    looks = math.ceil(e.steps / e.valid_every)
+    """Steps, looks and the evaluation of every row, put together. Early stopping is not foreseen: an upper figure.
+
+    ``counts`` and ``seconds`` are those of methods. A row with phases has the average step, and the memory of the largest.
+    """
     rows = []
-    for method in methods:
-        count, s = counts[method], seconds[method]
-        hours = (e.steps * s.step + looks * s.look) / 3600
-        sizes = (count.decoder_calls, count.decoder_flops, count.flops, count.memory)
-        rows.append(PlannedMethod(method, *sizes, s.step, s.look, hours, s.evaluation / 3600))
+    for name, e in experiments.items():
+        phases = [(counts[phase.method], seconds[phase.method], steps / e.steps) for phase, steps in e.list_phases()]
+        step = sum(share * s.step for _, s, share in phases)
+        look = sum(share * s.look for _, s, share in phases)
+        calls, decoder_flops, flops = (
+            round(sum(share * getattr(count, what) for count, _, share in phases))
+            for what in ("decoder_calls", "decoder_flops", "flops")
+        )
+        memory = max(count.memory for count, *_ in phases)
+        hours = (e.steps * step + math.ceil(e.steps / e.valid_every) * look) / 3600
+        rows.append(
+            PlannedMethod(name, calls, decoder_flops, flops, memory, step, look, hours, phases[-1][1].evaluation / 3600)
+        )
+    first = next(iter(experiments.values()))
     return Plan(
-        e.experiment, device, basis, e.steps, e.batch_size, e.svi.steps, seeds, devices, evaluation, tuple(rows)
+        first.experiment,
+        device,
+        basis,
+        first.steps,
+        first.batch_size,
+        first.svi.steps,
+        seeds,
+        devices,
+        evaluation,
+        tuple(rows),
     )

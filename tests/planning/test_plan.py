@@ -121,10 +121,26 @@ def test_an_operation_takes_as_long_as_what_limits_it():
 def test_a_plan_adds_up_steps_looks_seeds_and_whole_runs_on_several_devices():
     e = of("digits", "vae", steps=1050)  # a look every 100 steps, and at the end: 11
     found = count_step(e, describe_images(e))
-    plan = make_plan(e, ["vae"], "d", {"vae": found}, {"vae": Seconds(2.0, 7.0, 3.0)}, NOTHING, seeds=3, devices=2)
+    plan = make_plan({"vae": e}, "d", {"vae": found}, {"vae": Seconds(2.0, 7.0, 3.0)}, NOTHING, seeds=3, devices=2)
     assert plan.train_hours * 3600 == pytest.approx(3 * (1050 * 2.0 + 11 * 7.0))
     assert plan.evaluate_hours * 3600 == pytest.approx(3 * 3.0)
     assert plan.hours_on_devices * 3600 == pytest.approx(2 * (1050 * 2.0 + 11 * 7.0 + 3.0))
+
+
+def test_every_phase_of_a_run_has_its_price(capsys):
+    one, two, found = "vae:300+bsvi:700", "vae,bsvi", {}
+    for methods, more in ((two, ("--steps", 1000)), (one, ())):
+        code, out, err = told(capsys, "digits", "--device", "A100", "--svi.steps", 3, "--methods", methods, *more)
+        assert code == 0 and "counting 2 methods" in err
+        found |= {line.split()[0]: line.split() for line in out.splitlines() if line.startswith(("vae", "bsvi"))}
+    calls, flops, memory = ({name: float(row[i].replace(",", "")) for name, row in found.items()} for i in (1, 2, 3))
+    assert calls == {"vae": 1, "bsvi": 4, one: 3}
+    assert (
+        flops[one] == pytest.approx(0.3 * flops["vae"] + 0.7 * flops["bsvi"], rel=1e-3)
+        and memory[one] == memory["bsvi"]
+    )
+    code, _, err = told(capsys, "digits", "--phases", "vae:3,bsvi:4")
+    assert code != 0 and "use --methods, as vae,vae:8000+bsvi-sir:2000" in err and err.count("\n") == 1
 
 
 def test_methods_that_are_not_timed_differ_by_their_passes():
@@ -247,7 +263,7 @@ def ratios(folder, monkeypatch, e, words, rounds, seconds):
     for index in range(rounds):
         pace = measure_pace(e, images, [e.method], started, seconds, time.process_time)
         assert "svi" not in pace.steps  # so its prediction rests on another method's steps
-        plan = make_plan(e, [e.method], "", counts, {e.method: pace.of(e, images, NOTHING)}, NOTHING)
+        plan = make_plan({e.method: e}, "", counts, {e.method: pace.of(e, images, NOTHING)}, NOTHING)
         out = folder / str(index)
         line = ["train", *words, "--method", e.method, "--out", str(out), "--threads", "1", "--compile", "off"]
         assert main([*line, "--logger", "none", "--quiet"]) == 0

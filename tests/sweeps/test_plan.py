@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bsvi.commands.sweep import parse
-from bsvi.commands.sweep_plan import make_plan
+from bsvi.commands.sweep_plan import count_decoder_calls, make_plan
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.sweeps.jobs import Job, is_scored, run_jobs
 from tests.test_cli import told
@@ -211,3 +211,11 @@ def test_a_run_that_another_sweep_has_finished_meanwhile_is_done(tmp_path):
 
     run_jobs([first, second], 1, show, pause=0.1)
     assert (first.stage, second.stage) == ("failed", "done")
+
+
+def test_a_dry_run_counts_the_calls_of_every_phase_that_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (job,) = make_plan(*parse(["digits", "--methods", "vae:30+bsvi:70", "--svi.steps", "3"]))
+    for done, left in {0: 30 + 4 * 70, 10: 20 + 4 * 70, 30: 4 * 70, 90: 4 * 10}.items():
+        monkeypatch.setattr(type(job), "step", lambda self, done=done: done)
+        assert count_decoder_calls(job) == left

@@ -219,3 +219,16 @@ def test_two_machines_restart_together_whichever_loses_a_rank(place):
         assert machine.wait(600) == 0, machine.said()
     result = json.loads((folder / "result.json").read_text())
     assert result["best_valid_bound"] == pytest.approx(expected["best_valid_bound"], rel=1e-4)
+
+
+@linux
+def test_phases_under_torchrun_give_the_result_of_one_process(place):
+    phases = ["--phases", "vae:20,bsvi-e2e:20", "--valid-every", "10"]
+    expected = alone(place / "one", *phases)
+    torchrun = Torchrun(train(place / "two", *phases), place / "two")
+    assert torchrun.wait() == 0, torchrun.said()
+    result = json.loads((place / "two" / "result.json").read_text())
+    assert result["steps"] == expected["steps"] == 40
+    assert result["best_valid_bound"] == pytest.approx(expected["best_valid_bound"], rel=1e-4)
+    lines = [json.loads(line) for line in (place / "two" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["phase"] for line in lines if line.get("split") == "valid"] == ["vae"] * 2 + ["bsvi-e2e"] * 2
