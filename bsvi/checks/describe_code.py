@@ -9,7 +9,11 @@ from torch.distributions.utils import lazy_property
 from bsvi.checks.closures import Parts, find_globals, find_library_version, list_held
 
 # modules under the names that stores know, so that those stay valid
-_FIRST_NAMES = dict.fromkeys(("bsvi.refinement", "bsvi.amortized"), "bsvi.refine")
+_FIRST_NAMES = {
+    "bsvi.refinement": "bsvi.refine",
+    "bsvi.amortized": "bsvi.refine",
+    "bsvi.evaluation.climb": "bsvi.evaluation.gap",
+}
 
 
 def number_parts(things: Any) -> Parts:

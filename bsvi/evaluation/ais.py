@@ -15,21 +15,22 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Normal
 
-from bsvi.draws import log_prior, posterior
+from bsvi.draws import posterior
 from bsvi.evaluation.arguments import check_counts
 from bsvi.evaluation.diagnostics import Tally
+from bsvi.evaluation.doubts import list_nonfinite
 from bsvi.evaluation.evaluate import cut_into_chunks, encode_detached
+from bsvi.evaluation.example_ids import Batches
 from bsvi.evaluation.hmc import Coordinates, Path, PriorPath, move_chains
 from bsvi.evaluation.noise import Noise, NoiseStream
-from bsvi.evaluation.passes import Batches, Progress, tabulate
+from bsvi.evaluation.passes import Progress, tabulate
 from bsvi.evaluation.per_example import PerExample, Score
-from bsvi.examples import Nested, Pick, count, first, take
-from bsvi.model import Model, takes_x
+from bsvi.evaluation.priors import Prior, find_prior, resolve_prior
+from bsvi.examples import Nested, Pick, count, first
+from bsvi.model import Model
 from bsvi.tables.streams import find_streams
 
-Prior = Distribution | Callable[..., Distribution]
 START, MOVE = find_streams("ais", "start", "move")
 PILOT_START, PILOT_MOVE = find_streams("ais", "pilot-start", "pilot-move")
 _TARGET, _RATE = 0.65, 0.1  # the acceptance that HMC works best at, and how fast the pilots' step follows it
@@ -219,37 +220,6 @@ def make_schedule(temperatures: int) -> list[float]:
     return [0.0, *((value - ends[0]) / (ends[1] - ends[0]) for value in sigmoid[1:-1]), 1.0]
 
 
-def find_prior(model: Model, x: Nested, prior: Prior | None) -> Distribution | None:
-    """The prior given, or VAE's own: a distribution, or a function or module, perhaps of x, that returns one."""
-    own = getattr(model, "prior", None) if prior is None else prior
-    if callable(own) and not isinstance(own, Distribution):
-        own = own(x) if takes_x(own, 0) else own()
-    if isinstance(own, Distribution) and own.batch_shape not in ((), (count(x),)):
-        raise ValueError(
-            f"the prior must be a distribution of one z, or of each of the {count(x)} examples, got batch shape "
-            f"{tuple(own.batch_shape)}; wrap it in torch.distributions.Independent(..., 1)"
-        )
-    return own if isinstance(own, Distribution) else None
-
-
-def resolve_prior(model: Model, x: Nested, shape: torch.Size, prior: Prior | None) -> Distribution:
-    """A distribution of one z, or of each example's, that can be drawn from and is the model's prior: checked, not believed."""
-    found = find_prior(model, x, prior)
-    if found is None:
-        zeros = torch.zeros(shape, dtype=encode_detached(model, take(x, slice(1))).dtype, device=first(x).device)
-        found = Independent(Normal(zeros, zeros + 1.0), len(shape))
-    device = first(x).device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        z = found.sample(torch.Size(() if found.batch_shape else (3,)))
-    some = take(x, torch.arange(len(z)) % count(x))
-    if not torch.allclose(found.log_prob(z).double(), log_prior(model, z, some).double(), rtol=1e-3, atol=1e-3):
-        raise ValueError(
-            "ais must draw from the prior, and model.log_prior is not the density of "
-            f"{'the unit Gaussian' if found.__class__ is Independent else type(found).__name__}; give prior=..."
-        )
-    return found
-
-
 def check_draws(z: Tensor, shape: tuple[int, ...]) -> Tensor:
     if tuple(z.shape) != shape:
         raise ValueError(f"reverse must return posterior samples of shape {shape}, got {tuple(z.shape)}")
@@ -269,14 +239,3 @@ def _list_doubts(values: Mapping[str, np.ndarray], chains: int) -> list[str]:
             f"AIS: half of the examples rest on fewer than {ess:.1f} of {chains} chains; use more temperatures"
         )
     return [*lines, *list_nonfinite(values, "AIS")]
-
-
-def list_nonfinite(values: Mapping[str, np.ndarray], title: str) -> list[str]:
-    """One line where some chains' weights were lost."""
-    lost = values.get("nonfinite", np.zeros(1))  # an old store did not count them
-    if not lost.any():
-        return []
-    return [
-        f"{title}: {int(lost.sum())} chains of {int((lost > 0).sum())} examples ended with a weight that is not finite and "
-        "count as zero; look for overflow in the decoder"
-    ]

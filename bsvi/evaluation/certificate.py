@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from bsvi.draws import posterior
-from bsvi.evaluation.ais import Prior, resolve_prior
 from bsvi.evaluation.arguments import check_counts
 from bsvi.evaluation.budget import Budget
 from bsvi.evaluation.evaluate import encode_detached
 from bsvi.evaluation.passes import Progress, evaluation_mode, tabulate
 from bsvi.evaluation.per_example import PerExample, Score
+from bsvi.evaluation.priors import Prior, resolve_prior
 from bsvi.evaluation.refine_anneal import list_doubts, refine, weigh_chains
 from bsvi.examples import Nested, count, first
 from bsvi.model import Model

@@ -1,22 +1,22 @@
 """evaluate(): the paper's test numbers for any model, exact in k, in memory that does not grow with k."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bsvi.beyond.with_refinement import WithRefinement
 from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
 from bsvi.evaluation.arguments import check_at_least_1, check_counts
-from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
+from bsvi.evaluation.diagnostics import Tally
+from bsvi.evaluation.doubts import diagnose, diagnostic_names, half, list_doubts, share_of_high_khat
+from bsvi.evaluation.example_ids import Batches
 from bsvi.evaluation.noise import KeyedModel
-from bsvi.evaluation.passes import Batches, ExampleTable, Progress, tabulate
+from bsvi.evaluation.passes import ExampleTable, Progress, tabulate
 from bsvi.evaluation.per_example import Score
 from bsvi.evaluation.scores import Scores
 from bsvi.examples import Nested, Pick, repeat, tensors
@@ -27,7 +27,6 @@ from bsvi.tables.streams import find_streams
 
 SCORES = ("log_likelihood", "elbo", "kl", "reconstruction", "amortized_elbo")
 WALK, IWAE, LAST, TRAINED = find_streams("evaluate", "walk", "iwae", "last", "trained")
-MANY = 0.2  # the share of high k-hat that warns: with few draws one in ten is high by chance
 _CALL_BYTES = 64 * 2**20  # what one decoder call without a graph may take ...
 _ACTIVATIONS = 256  # ... if the decoder holds about this many numbers per number of x
 
@@ -187,27 +186,6 @@ def cut_into_chunks(draws: int, x: Nested, chunk: int | None, cost: int = 1) -> 
     return (min(chunk, draws - at) for at in range(0, draws, chunk))
 
 
-def half(draws: int) -> int:
-    """How many of the first draws a bound is compared with, to see whether it still rises."""
-    return max(1, draws // 2)
-
-
-def diagnostic_names(name: str) -> list[str]:
-    """The names of what ``diagnose`` returns."""
-    return [f"{name}_{what}" for what in ("ess", "khat", "rise", "nonfinite")]
-
-
-def diagnose(name: str, tally: Tally) -> dict[str, Tensor]:
-    """The columns by which ``list_doubts`` judges an estimator."""
-    rise = tally.log_mean[tally.draws] - tally.log_mean[half(tally.draws)]
-    return {
-        f"{name}_ess": tally.ess(),
-        f"{name}_khat": tally.khat(),
-        f"{name}_rise": rise.nan_to_num(0.0),  # both -inf: no weight at all, which has a warning of its own
-        f"{name}_nonfinite": tally.nonfinite,
-    }
-
-
 def make_scores(table: ExampleTable, k: int, seed: int, draws: int, svi: SVI) -> Scores:
     """The table as Scores, with diagnostics and warnings."""
     names = {"bsvi": f"log-likelihood (BSVI-{k})", "iwae": f"IWAE-{draws}"}
@@ -221,40 +199,3 @@ def make_scores(table: ExampleTable, k: int, seed: int, draws: int, svi: SVI) ->
     if svi.clip == "batch":
         warnings.append('SVI(clip="batch") couples the examples of a batch: numbers depend on the batching')
     return Scores(**table.as_result(*warnings), k=k, seed=seed, diagnostics=diagnostics)
-
-
-def share_of_high_khat(khat: np.ndarray) -> float | None:
-    """The share of examples with k-hat above 0.7; None where there were too few weights to tell."""
-    known = khat[~np.isnan(khat)]
-    return float((known > HIGH_KHAT).mean()) if len(known) else None
-
-
-def list_doubts(title: str, name: str, values: Mapping[str, np.ndarray], draws: int) -> list[str]:
-    """One line for each reason not to trust an estimator, with what to try."""
-    lines = []
-    share, ess = share_of_high_khat(values[f"{name}_khat"]), float(np.median(values[f"{name}_ess"]))
-    if share is not None and share > MANY:
-        lines.append(
-            f"{title}: Pareto k-hat is above {HIGH_KHAT} for {share:.0%} of the examples, so a few draws decide their "
-            "value, most likely too low; use a larger k, or compare with bsvi.ais"
-        )
-    if ess < min(10.0, draws / 5):
-        lines.append(
-            f"{title}: half of the examples rest on fewer than {ess:.1f} effective weights of {draws}; use a larger k, "
-            "or compare with bsvi.ais"
-        )
-    rise = values[f"{name}_rise"]
-    mean, error = float(rise.mean()), float(rise.std() / math.sqrt(max(1, len(rise) - 1)))
-    if mean > 0.1 and mean > 3 * error:
-        lines.append(
-            f"{title}: still rising, by {mean:.2f} ± {error:.2f} nats from {half(draws)} to {draws} weights, and about "
-            "as much may be missing; use a larger k"
-        )
-    lost = int(values[f"{name}_nonfinite"].sum())
-    if lost:
-        examples = int((values[f"{name}_nonfinite"] > 0).sum())
-        lines.append(
-            f"{title}: {lost} weights of {examples} examples were not finite and count as zero; look for overflow in "
-            "the decoder"
-        )
-    return lines

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bsvi.evaluation.base_density import Gaussian, GaussianPath, draw_mirrored, log_normal
+from bsvi.evaluation.climb import Climb
 from bsvi.evaluation.evaluate import cut_into_chunks
-from bsvi.evaluation.gap import Climb
 from bsvi.evaluation.noise import Noise
 from bsvi.refinement import finite
 

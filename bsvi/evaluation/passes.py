@@ -5,8 +5,7 @@ and gathers one column per number, ordered by example id, whatever the order and
 """
 
 import hashlib
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -19,17 +18,16 @@ from torch import Tensor, nn
 
 from bsvi.checks.identity import identify
 from bsvi.checks.trial import check_model, check_repeats
+from bsvi.evaluation.example_ids import Batches, check_batches, check_new, find_checksums, name_examples
 from bsvi.evaluation.noise import Noise
-from bsvi.examples import Nested, Pick, check_axis, count, each, first, split, take, tensors, unpack
+from bsvi.examples import Nested, Pick, each, first, take
 from bsvi.model import Model, find_trainable, freeze, in_eval_mode
 from bsvi.objectives import check_input
-from bsvi.refinement import PAPER_BATCH
 from bsvi.runs.store import Part, Record
 from bsvi.system.clock import Stopwatch
 from bsvi.system.terminal import count_on_terminal
 
 Progress = Callable[[int], None]
-Batches = Iterable[Any] | Tensor  # batches, or all examples at once as a tensor, a dict or a named tuple
 NOT_KEYED = (
     "some random numbers came from torch's own generator (a posterior family without normal or uniform base noise, or a "
     "random layer), so the numbers depend on how the examples were batched; keep the batch size fixed to compare"
@@ -75,7 +73,7 @@ def tabulate(
         record = None if store is None else Record(store, question | describe_model(model, **others))
         try:
             seed = int(question.get("seed", 0))
-            table = _tabulate(model, _name_examples(batches, *picks), function, record, seed, progress)
+            table = _tabulate(model, name_examples(batches, *picks), function, record, seed, progress)
         finally:
             if record is not None:
                 record.close()
@@ -98,10 +96,10 @@ def _tabulate(
     for x, ids in batches:
         check_input(x, 1.0, model)
         names = ids.tolist()
-        _check_new(names, seen)
+        check_new(names, seen)
         todo, crc = list(range(len(names))), []
         if record is not None:
-            crc = _checksums(x)
+            crc = find_checksums(x)
             todo = [i for i in todo if not _is_done(record, names[i], crc[i])]
         if todo:
             watch, place = Stopwatch(), torch.tensor(todo)
@@ -152,63 +150,6 @@ def _generator_states(cuda: list[torch.device]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in cuda)]
 
 
-def _name_examples(
-    batches: Batches, pick: Pick | None = None, name: Pick | None = None
-) -> Iterator[tuple[Nested, Int64[Tensor, " batch"]]]:
-    """Each batch with ids on the CPU; positions where the batches bring none."""
-    position = 0
-    if isinstance(batches, Tensor | Mapping) or hasattr(batches, "_fields"):  # all examples at once
-        batches = split(batches, PAPER_BATCH)
-    for batch in batches:
-        x, ids = unpack(batch, pick, name)
-        check_axis(x)
-        examples = count(x)
-        yield x, torch.arange(position, position + examples) if ids is None else _ids(ids, examples)
-        position += examples
-
-
-def _ids(given: Any, count: int) -> Int64[Tensor, " batch"]:
-    """The second part of a batch as ids."""
-    try:
-        ids = torch.as_tensor(given).cpu()
-    except (TypeError, ValueError, RuntimeError):
-        ids = None
-    if ids is None or ids.shape != (count,) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        kind = type(given).__name__ if ids is None else f"{ids.dtype} {tuple(ids.shape)}"
-        raise ValueError(
-            f"ids are {count} whole numbers, one per example, got {kind} "
-            f"({_show_first(given)}); number the examples, or give batches of x alone"
-        )
-    if ids.dtype == torch.uint64 and (ids.view(torch.int64) < 0).any():
-        raise ValueError(
-            f"ids must be below 2**63, got uint64 ({_show_first(given)}); number the examples from 0, or give batches of x alone"
-        )
-    return ids.long()
-
-
-def _show_first(given: Any) -> str:
-    """The first few of what a batch has in place of ids, as the user would know them."""
-    values = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
-    values = list(values)[:3] if isinstance(values, Iterable) and not isinstance(values, str | bytes) else [values]
-    text = ", ".join(map(repr, values))
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def check_batches(batches: object) -> None:
-    """Raise, with what to do, on batches that cannot be gone through."""
-    if not isinstance(batches, Iterable):
-        raise TypeError(f"batches must be a tensor or an iterable of batches, got {type(batches).__name__}")
-
-
-def _check_new(names: list[int], seen: set[int]) -> None:
-    for name in names:
-        if name in seen:
-            raise ValueError(
-                f"example id {name} comes twice, and labels are no ids; give unique ids, or batches of x alone: leave out ids="
-            )
-        seen.add(name)
-
-
 def _is_done(record: Record, name: int, crc: int) -> bool:
     known = record.crc.get(name)
     if known is not None and known != crc:
@@ -217,17 +158,6 @@ def _is_done(record: Record, name: int, crc: int) -> bool:
             "remove the file or name another"
         )
     return known is not None
-
-
-def _checksums(x: Nested) -> list[int]:
-    crc = [0] * count(x)
-    for name, tensor in tensors(x):
-        rows = tensor.detach().cpu().contiguous().reshape(len(tensor), -1)  # as bytes: numpy does not know bfloat16
-        start = 0 if name == "x" else zlib.crc32(f"{name} {tuple(tensor.shape[1:])}".encode())
-        crc = [
-            zlib.crc32(row.view(torch.uint8).numpy().tobytes(), start ^ old) for row, old in zip(rows, crc, strict=True)
-        ]
-    return crc
 
 
 def to_device_of(model: Model, x: Nested) -> Nested:

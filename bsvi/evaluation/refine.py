@@ -10,10 +10,12 @@ from torch import Tensor
 
 from bsvi.draws import posterior
 from bsvi.evaluation.arguments import check_counts
+from bsvi.evaluation.climb import Climb, find_best_lambda, gather_lambda, name_columns
 from bsvi.evaluation.evaluate import encode_detached, tally_draws
-from bsvi.evaluation.gap import JUDGE, Climb, find_best_lambda, gather_lambda, name_columns
+from bsvi.evaluation.example_ids import Batches
+from bsvi.evaluation.gap import JUDGE
 from bsvi.evaluation.noise import KeyedModel
-from bsvi.evaluation.passes import Batches, Progress, evaluation_mode, tabulate, to_device_of
+from bsvi.evaluation.passes import Progress, evaluation_mode, tabulate, to_device_of
 from bsvi.evaluation.per_example import PerExample, Score
 from bsvi.examples import Nested, Pick, take, unpack
 from bsvi.model import Model, takes_x

@@ -14,16 +14,19 @@ import torch
 from torch import Tensor
 
 from bsvi.draws import posterior
-from bsvi.evaluation.ais import Annealed, Prior, anneal, check_draws, find_prior, list_nonfinite, make_schedule
+from bsvi.evaluation.ais import Annealed, anneal, check_draws, make_schedule
 from bsvi.evaluation.arguments import check_counts
 from bsvi.evaluation.base_density import GaussianPath, match_moments
 from bsvi.evaluation.budget import Budget, plan_budget
 from bsvi.evaluation.diagnostics import Tally
+from bsvi.evaluation.doubts import list_nonfinite
 from bsvi.evaluation.evaluate import cut_into_chunks, encode_detached
+from bsvi.evaluation.example_ids import Batches
 from bsvi.evaluation.fit_base import GRAPH, climb_elbo, improve
 from bsvi.evaluation.hmc import Coordinates
 from bsvi.evaluation.noise import KeyedModel, Noise, NoiseStream
-from bsvi.evaluation.passes import Batches, Progress, tabulate
+from bsvi.evaluation.passes import Progress, tabulate
+from bsvi.evaluation.priors import Prior, find_prior
 from bsvi.examples import Nested, Pick, count, first
 from bsvi.model import Model
 from bsvi.tables.streams import find_streams

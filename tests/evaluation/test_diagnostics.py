@@ -11,7 +11,8 @@ import torch
 
 from bsvi import SVI
 from bsvi.evaluation.diagnostics import Tally, pareto_khat, tail_size
-from bsvi.evaluation.evaluate import evaluate, list_doubts
+from bsvi.evaluation.doubts import list_doubts
+from bsvi.evaluation.evaluate import evaluate
 from tests.evaluation.oracle import Diagonal, data
 from tests.oracles import FLOAT, PPCA
 

@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from bsvi import SVI, VAE
-from bsvi.evaluation.gap import Climb, amortization_gap
+from bsvi.evaluation.climb import Climb
+from bsvi.evaluation.gap import amortization_gap
 from tests.evaluation.oracle import Diagonal, batches, data
 from tests.oracles import PPCA, BernoulliDecoder
 
