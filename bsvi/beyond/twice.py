@@ -60,13 +60,17 @@ def try_twice(
         )
     _tried.add(refinement)
     strange = sorted({f.__name__ for f in functions if not f.__module__.startswith("bsvi.")})
-    rough = torch.is_autocast_enabled(at.device.type) or torch.finfo(at.dtype).bits < 32  # differences would be noise
-    if strange and not rough and loses_terms(value_at, noise, value, g, at, parameters()):
+    if strange and not is_rough(at) and loses_terms(value_at, noise, value, g, at, parameters()):
         warnings.warn(
             f"the second derivative of {' or '.join(strange)} is not what differences of its gradients say (a backward that "
             f"detaches?), so end-to-end gradients lack terms; use finite differences: {_WAY_OUT}",
             stacklevel=2,
         )
+
+
+def is_rough(at: Tensor) -> bool:
+    """Whether differences of gradients would be noise, or there are no numbers at all (a plan's tensors without contents)."""
+    return at.is_meta or torch.finfo(at.dtype).bits < 32 or torch.is_autocast_enabled(at.device.type)
 
 
 def loses_terms(

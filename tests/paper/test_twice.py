@@ -9,6 +9,7 @@ from torch import nn
 from bsvi import SVI, VAE, Objective
 from bsvi.beyond.end_to_end import EndToEnd
 from bsvi.beyond.twice import is_tried
+from bsvi.planning.operations import OperationCounter
 from tests.oracles import FLOAT, BernoulliDecoder
 
 
@@ -96,6 +97,14 @@ def test_the_trial_draws_no_noise_and_leaves_no_gradient():
         found.append((torch.get_rng_state(), [p.grad for p in decoder.parameters()]))
     assert torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-10, atol=1e-12)
+
+
+def test_a_plan_counts_a_decoder_with_a_function_of_its_own():
+    model = VAE(nn.Linear(20, 8), Decoder(square(exact=False), nn.Tanh)).to("meta")
+    objective = Objective(EndToEnd(SVI(steps=2, lr=0.1))).to("meta")
+    with warnings.catch_warnings(), OperationCounter():
+        warnings.simplefilter("error")
+        assert objective(model, torch.empty(6, 20, device="meta")).decoder_calls == 3
 
 
 def test_decoders_of_torchs_own_operations_are_tried_without_differences(monkeypatch):
