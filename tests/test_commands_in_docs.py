@@ -44,7 +44,7 @@ ONLY_PARSED = {
     r"HOST:": "needs a cluster",
     r"^torchrun|--processes 4": "several processes: tests/training/test_distributed_command.py, tests/evaluation/test_sharded.py",
     r"--watch": "goes on until Ctrl-C: tests/report/test_make.py",
-    r"python benchmarks/(cost|claims|scaling|training|update|estimators)|bsvi.bench": "minutes of measuring",
+    r"python benchmarks/(cost|claims|scaling|training|update|estimators|flows|effort)|bsvi.bench": "minutes of measuring",
     r"scvi_estimators": "needs scvi-tools",
     r"^pip|^\./run( |$)": "sets up an environment",
     r"--iwae 500 --ais": "seconds of AIS: the other command with --ais is run",
