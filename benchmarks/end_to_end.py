@@ -71,6 +71,7 @@ FORMS: dict[str, Make] = {
     "theta and rates, k = 3": end_to_end(3, encoder=False),
     "phi and rates, k = 3": end_to_end(3, theta=bsvi.Resampled()),
     "first order, k = 3": end_to_end(3, second_order=False),
+    "theta and phi, k = 3": end_to_end(3, learned=False),
     "all, k = 9, one rate per step": end_to_end(9, per="step"),
     "iterative, buffered, k = 9": iterative(9),
     "bsvi-sir, k = 3": method("bsvi-sir", 3),

@@ -14,16 +14,16 @@ class Budget:
     """What one example costs: ``passes`` of the decoder, where one with a gradient to z counts two.
 
     >>> Budget().passes, Budget(chains=4, temperatures=100).passes
-    (986, 3510)
+    (983, 3525)
     """
 
     climb: int = 80  # Adam's steps to the best diagonal Gaussian ...
     samples: int = 2  # ... with as many draws each
-    rounds: int = 9  # times that correlations are learned, from all gradients met so far
-    draws: int = 10  # on which what a round has learned is judged, and from which the next one learns
+    rounds: int = 6  # times that correlations are learned, from all gradients met so far
+    draws: int = 15  # on which what a round has learned is judged, and from which the next one learns
     pilots: int = 1  # chains that find the step sizes and are thrown away
     chains: int = 2
-    temperatures: int = 26
+    temperatures: int = 25
     leapfrog: int = 3  # gradient steps per move; one move per temperature
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ def plan_budget(passes: int, size: int) -> Budget:
         raise ValueError(f"passes must be at least {LEAST}, got {passes}; 1,000 cost as much as BSVI-500")
     climb = min(400, passes * 2 // 25)
     small = passes < 5000
-    rounds, draws = (min(9, passes * 9 // 1000), 10) if small else (10, 50)
+    rounds, draws = (min(6, passes * 6 // 1000), 15) if small else (10, 50)
     chains, leapfrog = (2, 3) if small else (4, 5) if passes < 20_000 else (8, 6)
     least = Budget(climb=climb, rounds=rounds, draws=draws, chains=chains, leapfrog=leapfrog, temperatures=1)
     left = (passes - least.cost(size)) // (2 * (least.pilots + chains) * leapfrog)

@@ -116,7 +116,7 @@ def certify(
         return {"lower": low["log_likelihood"], "upper": high["log_likelihood"], **both, **rest}
 
     asked = {"passes": passes} if budget is None else dict(vars(budget))
-    question = {"what": "certificate", "version": 3, "seed": seed, **asked, "prior": str(prior)}
+    question = {"what": "certificate", "version": 4, "seed": seed, **asked, "prior": str(prior)}
     table = tabulate(model, batches, bracket, question, store, progress, columns=COLUMNS, prior=prior)
     return Certificate(**table.as_result(*list_doubts(table.values)))
 

@@ -88,7 +88,7 @@ def refine_anneal(
 
     bound = "lower" if reverse is None else "upper"
     asked = {"passes": passes} if budget is None else dict(vars(budget))
-    question = {"what": "refine_anneal", "version": 3, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
+    question = {"what": "refine_anneal", "version": 4, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
     picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
     table = tabulate(model, batches, anneal_batch, question, store, progress, picks, COLUMNS, **own)
     result = table.as_result(*list_doubts(table.values))
