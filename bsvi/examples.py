@@ -100,6 +100,15 @@ def spoilt(x: Nested, missing: bool = False) -> Tensor | None:
     return bad
 
 
+def is_at_hand(tensor: Tensor) -> bool:
+    """Whether its numbers can be read without waiting: a GPU would first have to finish all that was asked of it.
+
+    >>> is_at_hand(torch.ones(2)), is_at_hand(torch.ones(2, device="meta"))
+    (True, False)
+    """
+    return tensor.device.type == "cpu"
+
+
 def split(x: Nested, size: int) -> Iterator[Nested]:
     """Pieces of ``size`` examples."""
     for at in range(0, count(x), size):

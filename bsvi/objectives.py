@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bsvi.bounds import Bound, giwae
 from bsvi.buffer_weights import Uniform
 from bsvi.checks.trial import check_model, check_repeats
-from bsvi.examples import Nested, check_axis, count, spoilt
+from bsvi.examples import Nested, check_axis, count, first, is_at_hand, spoilt
 from bsvi.model import Model
 from bsvi.refinement import Refinement
 from bsvi.theta import AllDraws, ThetaRule
@@ -98,7 +98,10 @@ class BadInput(ValueError):
 
 
 def check_input(x: Nested, beta: float, model: object = None) -> None:
-    """Raise, with what to do, on input from which no number could be trusted; a model may call NaN a missing value."""
+    """Raise, with what to do, on input from which no number could be trusted; a model may call NaN a missing value.
+
+    An update on a GPU does not wait for this: NaN or infinity in x then shows in the loss, and ``bsvi.train`` says where.
+    """
     check_axis(x)
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
@@ -106,6 +109,8 @@ def check_input(x: Nested, beta: float, model: object = None) -> None:
         )
     if not (math.isfinite(beta) and beta >= 0):
         raise ValueError(f"beta must be finite and at least 0, got {beta}; 1.0 gives a bound on ln p(x)")
+    if torch.is_grad_enabled() and not is_at_hand(first(x)):
+        return
     if (bad := spoilt(x, missing=getattr(model, "nan_is_missing", False))) is not None:
         where = bad.nonzero().flatten().tolist()
         raise BadInput(

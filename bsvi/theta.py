@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from bsvi.bounds import Bound, derivative
-from bsvi.draws import any_true, log_likelihood, log_prior
-from bsvi.examples import Nested, repeat, take
+from bsvi.draws import log_likelihood, log_prior
+from bsvi.examples import Nested, is_at_hand, repeat, take
 from bsvi.model import Model, find_reached_parameters
 from bsvi.trajectory import Trajectory
 
@@ -144,17 +144,18 @@ def with_weight(x: Nested, z: Tensor, r: Tensor) -> tuple[Nested, Tensor, Tensor
     """x, z and r in which every draw with r = 0 is replaced by one with weight: in backward it would be 0 * inf.
 
     Its gradient is still multiplied by its own r, so nothing is counted that was not. An example without any weight is
-    replaced whole; r, with which it is resampled, then prefers nothing.
+    replaced whole; r, with which it is resampled, then prefers nothing. On a GPU this is done without asking whether there is
+    one, as that would wait for the device.
     """
-    zero = r == 0
-    if not any_true(zero):
+    zero, readable = r == 0, is_at_hand(r)
+    if readable and not zero.any():
         return x, z, r
     size = r.abs()
     alive, batch = size.amax(0) > 0, torch.arange(r.shape[1], device=r.device)
     example = torch.where(alive, batch, alive.long().argmax())
     best = z[size.argmax(0)[example], example]
     z = torch.where(zero.view(*zero.shape, *(1,) * (z.ndim - 2)), best, z)
-    return (x if alive.all() else take(x, example)), z, torch.where(alive, r, 1.0)
+    return (x if readable and alive.all() else take(x, example)), z, torch.where(alive, r, 1.0)
 
 
 def resample(z: Tensor, r: Tensor, draws: int) -> Tensor:

@@ -172,7 +172,8 @@ def restore_after(model: Any, device: torch.device) -> Iterator[None]:
         yield
     torch.clear_autocast_cache()  # it may hold copies of parameters that were made here, without a graph
     for buffer, value in kept:
-        if not torch.equal(buffer, value):  # else it stays untouched: a graph may hold it for backward
+        same = (buffer == value) | (buffer != buffer) & (value != value)  # NaN, too
+        if not same.all():  # else it stays untouched: a graph may hold it for backward
             buffer.copy_(value)
 
 
