@@ -2,8 +2,9 @@
 
     ./run python benchmarks/judges.py
 
-reads results/two-judges (runs.tar.xz) and writes results/judges.md. Both judges score the same 1,000 test images
-of the same runs. A difference is one of means over images, for each seed; its 95% interval is Student's over the seeds.
+reads results/two-judges (runs.tar.xz), with results/beyond where it is there, and writes results/judges.md. Both judges score
+the same 1,000 test images of the same runs. A difference is one of means over images, for each seed; its 95% interval is
+Student's over the seeds that both methods have.
 """
 
 import argparse
@@ -14,22 +15,32 @@ import numpy as np
 from scipy import stats
 
 from bsvi.report import archive
+from bsvi.report.claims import BEYOND, CLAIMS
 
 HERE = Path(__file__).resolve().parent.parent
 JUDGES = ("BSVI-500", "refine-anneal-1000")
-PAIRS = (("svi", "vae"), ("bsvi", "svi"), ("bsvi", "iwae"), ("bsvi-sir", "svi"), ("bsvi-sir", "bsvi"))
+FOLDERS = ("two-judges", "beyond")
+PAIRS = [(claim.method, claim.other) for claim in (*CLAIMS, *BEYOND) if claim.score == "log_likelihood"]
 Means = dict[tuple[str, str, int], dict[str, float]]  # of an experiment, a method and a seed: by judge
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="?", type=Path, default=HERE / "results" / "two-judges")
-    folder = parser.parse_args().results
-    with archive.open_archive(folder) as runs:
-        means = read_means(runs)
-    text = make_page(means)
-    (folder.parent / "judges.md").write_text(text)
+    parser.add_argument("results", nargs="?", type=Path, default=HERE / "results")
+    results = parser.parse_args().results
+    text = make_page(read_all(results))
+    (results / "judges.md").write_text(text)
     print(text)
+
+
+def read_all(results: Path) -> Means:
+    """What there is of all folders."""
+    found: Means = {}
+    for folder in FOLDERS:
+        if (results / folder / archive.NAME).exists():
+            with archive.open_archive(results / folder) as runs:
+                found |= read_means(runs)
+    return dict(sorted(found.items()))
 
 
 def read_means(runs: Path) -> Means:
@@ -47,7 +58,7 @@ def read_means(runs: Path) -> Means:
 
 def make_page(means: Means) -> str:
     """The values of all methods, and the differences of the claims, by each judge."""
-    parts = ["# Two judges\n\nMade from runs.tar.xz by `./run python benchmarks/judges.py`.\n"]
+    parts = ["# Two judges\n\nMade from the archives by `./run python benchmarks/judges.py`.\n"]
     for experiment in dict.fromkeys(name for name, _, _ in means):
         methods = list(dict.fromkeys(method for name, method, _ in means if name == experiment))
         parts.append(f"## {experiment}\n")
@@ -61,6 +72,8 @@ def make_page(means: Means) -> str:
         parts.append(make_table(rows))
         rows = [["Difference", *JUDGES, "the same verdict"]]
         for one, other in PAIRS:
+            if not {one, other} <= set(methods):
+                continue
             intervals = [find_difference(means, experiment, one, other, judge) for judge in JUDGES]
             verdicts = [low > 0 or high < 0 for _, low, high in intervals]
             cells = [f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]" for mean, low, high in intervals]

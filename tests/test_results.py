@@ -195,6 +195,5 @@ def test_the_same_time_is_shown_or_contradicted_by_the_whole_interval():
 
 
 def test_the_two_judges_page_is_what_its_command_makes():
-    with archive.open_archive(RESULTS / "two-judges") as runs:
-        means = judges.read_means(runs)
-    assert len(means) == 60 and judges.make_page(means) == (RESULTS / "judges.md").read_text()
+    means = judges.read_all(RESULTS)
+    assert len(means) >= 60 and judges.make_page(means) == (RESULTS / "judges.md").read_text()
