@@ -96,6 +96,7 @@ def train(
         step, spent = step + 1, spent + time.process_time() - begin
         if step == UPDATES:
             found["after_updates"] = {"seconds": spent, **look()}
+            del found["after_updates"]["per_example"]
     found["after_seconds"] = {"updates": step, **look()}
     return found
 
@@ -116,7 +117,7 @@ def measure(built: BuiltExperiment, make: Make, seconds: float) -> dict[str, Any
         return {
             "log_likelihood": scores.log_likelihood.mean,
             "amortized_elbo": scores.amortized_elbo.mean,
-            "per_example": scores.log_likelihood.per_example.tolist(),
+            "per_example": [round(value, 2) for value in scores.log_likelihood.per_example.tolist()],
             **learned,
         }
 
@@ -152,9 +153,13 @@ def main() -> None:
                 with store.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
                 print(line(rows, rows[-1]), flush=True)
-    (arguments.out / f"table-{arguments.seconds:g}s.md").write_text(
-        HEAD + "".join(line(rows, row) + "\n" for row in rows)
-    )
+    (arguments.out / f"table-{arguments.seconds:g}s.md").write_text(make_table(rows))
+
+
+def make_table(rows: list[dict[str, Any]]) -> str:
+    """All rows, those of one experiment together, the best first."""
+    ordered = sorted(rows, key=lambda row: (row["experiment"], row["seed"], -row["after_seconds"]["log_likelihood"]))
+    return HEAD + "".join(line(rows, row) + "\n" for row in ordered)
 
 
 def line(rows: list[dict[str, Any]], row: dict[str, Any]) -> str:

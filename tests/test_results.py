@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import claims, judges, publish
+from benchmarks import claims, end_to_end, judges, publish
 from bsvi.report import archive
 from bsvi.report.claim_tables import make_claims_table
 from bsvi.report.claims import check_claims
@@ -197,3 +197,9 @@ def test_the_same_time_is_shown_or_contradicted_by_the_whole_interval():
 def test_the_two_judges_page_is_what_its_command_makes():
     means = judges.read_all(RESULTS)
     assert len(means) >= 60 and judges.make_page(means) == (RESULTS / "judges.md").read_text()
+
+
+def test_the_table_of_forms_is_what_its_rows_give():
+    folder = RESULTS / "end_to_end"
+    rows = [json.loads(line) for line in (folder / "forms-60s.jsonl").read_text().splitlines()]
+    assert len(rows) >= 33 and end_to_end.make_table(rows) == (folder / "table-60s.md").read_text()
