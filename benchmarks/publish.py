@@ -6,7 +6,8 @@ writes runs.tar.xz (bsvi/report/archive.py) with the small copy of each finished
 gap.json and log.txt as they are; of scores-*.npz the paper's scores rounded to 0.01 nats (the mean of thousands moves by less
 than 0.001), without ELBO*, which is -KL* - Reconstruction*; at most 60 lines of training metrics, all lines of validation.
 about.json has the command, the data's hash, the time it took, and names runs without a result, which are left out.
-``--tables``: tables of scores and times alone, for runs that are no comparison of methods; ``--figures`` names figures.
+``--tables``: tables of scores and times alone, for runs that are no comparison of methods. The page has all figures in it;
+``--figures`` names those that are wanted as files too, for other pages to show.
 
     ./run python benchmarks/publish.py results/omniglot-mlp
 
@@ -44,12 +45,12 @@ def main() -> None:
     parser.add_argument(
         "--command", action="append", default=[], help="how the runs were made; may be given several times"
     )
-    parser.add_argument("--tables", action="store_true", help="no page, figures or claims")
-    parser.add_argument("--figures", nargs="+", choices=DRAWN, help="the figures that --tables shows all the same")
+    parser.add_argument("--tables", action="store_true", help="no page and no claims")
+    parser.add_argument("--figures", nargs="+", choices=DRAWN, default=[], help="figures to keep as files")
     arguments = parser.parse_args()
     if arguments.runs is not None:
-        figures = arguments.figures or ([] if arguments.tables else list(DRAWN))
-        publish(arguments.runs, arguments.out, arguments.command, {"page": not arguments.tables, "figures": figures})
+        shown = {"page": not arguments.tables, "figures": arguments.figures}
+        publish(arguments.runs, arguments.out, arguments.command, shown)
     elif not (arguments.out / archive.NAME).exists():
         sys.exit(f"{arguments.out} holds no {archive.NAME}; publish runs there with --runs")
     report(arguments.out)

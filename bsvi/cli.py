@@ -63,7 +63,7 @@ def main(words: list[str] | None = None) -> int:
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError, MemoryError) as error:
         if is_out_of_memory(error):
             _tell(words, _lower(words, str(error)))
-        elif _ours(error):
+        elif _is_for_user(error):
             _tell(words, _one_line(error))
         else:
             raise
@@ -139,7 +139,7 @@ def _lower(words: list[str], text: str) -> str:
     return f"out of memory{asked}; lower {LOWER.get(words[0] if words else '', 'the sizes asked for')}"
 
 
-def _ours(error: BaseException) -> bool:
+def _is_for_user(error: BaseException) -> bool:
     """Whether the message was written for the user: raised by our own code or by the system, not deep inside a library."""
     if isinstance(error, OSError):
         return True

@@ -15,7 +15,8 @@ from torch.distributions import Distribution
 from torch.utils.checkpoint import checkpoint
 
 from bsvi.examples import Nested, count, repeat, take
-from bsvi.model import Model, Shape, call_with_x, find_trainable, freeze
+from bsvi.model import Model, Shape, call_with_x
+from bsvi.parameters import find_trainable, freeze
 
 T = TypeVar("T")
 REDUCED = (torch.float16, torch.bfloat16)

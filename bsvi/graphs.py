@@ -13,7 +13,8 @@ from torch import Tensor
 
 from bsvi.draws import Draw, Weighed, weigh_draw
 from bsvi.examples import Nested, tensors
-from bsvi.model import Model, find_reached_parameters, find_trainable, freeze
+from bsvi.model import Model
+from bsvi.parameters import find_reached_parameters, find_trainable, freeze
 
 
 class Graphs:

@@ -13,7 +13,8 @@ from bsvi.direct import DirectProposals, find_direct
 from bsvi.draws import Draw, Weighed, closed_form_kl, draw, each_block, encode, posterior
 from bsvi.examples import Nested
 from bsvi.graphs import Graphs
-from bsvi.model import DiagonalGaussian, Model, find_reached_parameters
+from bsvi.model import DiagonalGaussian, Model
+from bsvi.parameters import find_reached_parameters
 from bsvi.trajectory import Buffer
 
 __all__ = [
@@ -167,7 +168,7 @@ class SVI:
         reached = find_reached_parameters(model, *steering) if i == 0 and training else []
         own = [p for p in reached if p is not lambda_]
         retain = graphs.keeps(i) and not self.double_sampling
-        g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta, retain)  # l.8
+        g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta=beta, keep=retain)  # l.8
         return weighed if graphs.keeps(i) else weighed.detach(), g, tuple(zip(own, others, strict=True)), q
 
     def propose_directly(self, direct: DirectProposals, lambda_: Tensor) -> tuple[Weighed, Tensor]:
@@ -178,7 +179,16 @@ class SVI:
         return direct.weigh(lambda_), direct(lambda_, share)[1]
 
     def gradients(
-        self, of: list[Tensor], model: Model, x: Nested, q: Any, drawn: Draw, weighed: Weighed, beta: float, keep: bool
+        self,
+        of: list[Tensor],
+        model: Model,
+        x: Nested,
+        q: Any,
+        drawn: Draw,
+        weighed: Weighed,
+        *,
+        beta: float,
+        keep: bool,
     ) -> list[Tensor]:
         """The gradient of the examples' ELBOs by lambda and q's own parameters, through the reparameterised draws (eq. 6).
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from bsvi.bounds import Bound, derivative
 from bsvi.draws import log_likelihood, log_prior
 from bsvi.examples import Nested, is_at_hand, repeat, take
-from bsvi.model import Model, find_reached_parameters
+from bsvi.model import Model
+from bsvi.parameters import find_reached_parameters
 from bsvi.trajectory import Trajectory
 
 

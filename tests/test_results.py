@@ -175,6 +175,13 @@ def test_results_are_few_and_small_and_name_no_place_of_a_machine():
         assert not re.search(r"(?<![\w.])/(work|home|root|tmp|mnt)/", text), name
 
 
+def test_every_figure_is_shown_or_linked_on_a_page():
+    pages = [RESULTS / "README.md", *(RESULTS.parent / "docs").glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    unseen = [path for path in RESULTS.rglob("*.png") if path.relative_to(RESULTS).as_posix() not in text]
+    assert not unseen, f"{unseen}: name it on a page, or leave it to index.html, which has all figures in it"
+
+
 @pytest.mark.parametrize("page", sorted(RESULTS.glob("*/index.html")), ids=lambda page: page.parent.name)
 def test_published_pages_link_to_nothing_that_was_not_published(page):
     links = re.findall(r"<a [^>]*href=\"([^\"]*)\"", page.read_text())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bsvi import model
+from bsvi import parameters
 from bsvi.nets.flops import convolution_backward_flops
 
 Freeze = Callable[[nn.Module], AbstractContextManager[None]]
@@ -15,7 +15,7 @@ Freeze = Callable[[nn.Module], AbstractContextManager[None]]
 
 def freeze(module: nn.Module) -> AbstractContextManager[None]:
     """Refinement needs the gradient of z alone: without this a compiled decoder would compute theta's at every step."""
-    return model.freeze(model.find_trainable(module))
+    return parameters.freeze(parameters.find_trainable(module))
 
 
 def leave_unfrozen(module: nn.Module) -> AbstractContextManager[None]:

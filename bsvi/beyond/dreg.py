@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bsvi.draws import Draw, full_precision
 from bsvi.examples import Nested
-from bsvi.model import Model, call_with_x, find_trainable, freeze
+from bsvi.model import Model, call_with_x
+from bsvi.parameters import find_trainable, freeze
 
 
 def path_alone(model: Model, x: Nested, lambda_: Tensor, drawn: Draw) -> Draw:

@@ -19,7 +19,8 @@ from bsvi.beyond.updates import Rates
 from bsvi.draws import Weighed, closed_form_kl, draw, encode, posterior, weigh_draw, without_zero_weights
 from bsvi.examples import Nested
 from bsvi.graphs import GraphSize, list_shared_tensors
-from bsvi.model import Model, find_reached_parameters, find_trainable, freeze
+from bsvi.model import Model
+from bsvi.parameters import find_reached_parameters, find_trainable, freeze
 from bsvi.refinement import SVI, Options, Refined, finite
 from bsvi.trajectory import Buffer
 
@@ -101,7 +102,7 @@ class EndToEnd(nn.Module):
         recompute, parameters = False, list[Tensor]()
 
         def take(i: int, lambda_: Tensor, state: Tensor) -> Taken:
-            return self.take(i, model, x, lambda_, state, beta, theta)
+            return self.take(i, model, x, lambda_, state, beta, theta=theta)
 
         for i in range(steps + 1):
             with GraphSize(i == 0 and training and budget < math.inf, list_shared_tensors(model, x)) as size:
@@ -122,7 +123,7 @@ class EndToEnd(nn.Module):
         return buffer, slope
 
     def take(
-        self, i: int, model: Model, x: Nested, lambda_: Tensor, state: Tensor, beta: float, theta: list[Tensor]
+        self, i: int, model: Model, x: Nested, lambda_: Tensor, state: Tensor, beta: float, *, theta: list[Tensor]
     ) -> Taken:
         """Draw and weigh at lambda_i, and step to lambda_{i+1}; at the last proposal no step follows."""
         training, svi = torch.is_grad_enabled(), self.svi
@@ -158,7 +159,7 @@ class EndToEnd(nn.Module):
             else:
                 g = gradient_by_differences(value_at, noise, value, at, find_reached_parameters(model, value))
             if noise is not None and twice:
-                try_twice(self, value_at, noise, value, g, at, lambda: find_reached_parameters(model, value))
+                try_twice(self, value_at, noise, value, g, at, parameters=lambda: find_reached_parameters(model, value))
         if not training:
             weighed, g = weighed.detach(), g.detach()
         elif not self.second_order:
@@ -183,7 +184,7 @@ class EndToEnd(nn.Module):
         """lambda_k, the end of the walk from lambda_0: where the trained inference ends. It costs k decoder passes."""
         state = self.update.begin(lambda_)
         for i in range(self.svi.steps):
-            _, lambda_, state, _ = self.take(i, model, x, lambda_, state, 1.0, [])
+            _, lambda_, state, _ = self.take(i, model, x, lambda_, state, 1.0, theta=[])
         return lambda_
 
     @property

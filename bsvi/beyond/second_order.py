@@ -1,6 +1,7 @@
 """What training through a gradient needs: the same noise again, steps made again in backward, products by differences."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -26,16 +27,16 @@ class FixedNoise:
 
     def __enter__(self) -> "FixedNoise":
         self.before = self.now(self.device)
-        self.contexts = [torch.autocast(kind, dtype, on) for kind, (on, dtype) in self.autocast.items() if on]
-        for context in self.contexts:
-            context.__enter__()
+        self.contexts = ExitStack()
+        for kind, (on, dtype) in self.autocast.items():
+            if on:
+                self.contexts.enter_context(torch.autocast(kind, dtype))
         self.put(self.states)
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.put(self.before)
-        for context in self.contexts:
-            context.__exit__(*error)
+        self.contexts.close()
 
 
 def run_again_in_backward(

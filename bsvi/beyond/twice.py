@@ -33,6 +33,7 @@ def try_twice(
     value: Tensor,
     g: Tensor,
     at: Tensor,
+    *,
     parameters: Callable[[], list[Tensor]],
 ) -> None:
     """Raise, naming the way out, where the decoder cannot be differentiated twice; warn where it loses terms. Once is enough.

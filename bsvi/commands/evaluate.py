@@ -2,24 +2,21 @@
 
 import argparse
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bsvi.commands import evaluate_estimators as estimators
 from bsvi.commands.bar import Bar
+from bsvi.commands.evaluate_ais import ais_store_path, choose_ais_batch, compare_with_ais
 from bsvi.commands.evaluate_shares import find_share, run_shares, share_batches, wait_for_all
+from bsvi.commands.trained_run import add_common, choose_size, make_batches, prepare, print_start
 from bsvi.experiments import batching
 from bsvi.report.estimates import say_which
 from bsvi.runs import results
 from bsvi.runs.store import share_path
-from bsvi.system import runtime
 from bsvi.system.terminal import Parser
 from bsvi.tables.estimators import ESTIMATORS
-from bsvi.training.team import Rank, end_process
-from bsvi.training.team import find_rank as this_place
-
-LARGEST = 1 << 63  # whole numbers beyond this fit no tensor
+from bsvi.training.team import Rank, end_process, find_rank
 
 
 def main(words: list[str]) -> int:
@@ -41,7 +38,7 @@ def main(words: list[str]) -> int:
     )
     add_common(parser)
     arguments = parser.parse_args(words)
-    place = this_place()
+    place = find_rank()
     return end_process(place, evaluate_at(place, arguments, words))
 
 
@@ -83,9 +80,9 @@ def do_share(
     if few != []:
         ais(trained.model, few, seed=arguments.seed, store=share_path(ais_store_path(store), *share))
     for name in arguments.estimator:
-        size = further_batch(name, arguments, trained)
+        size = choose_estimator_batch(name, arguments, trained)
         mine = share_batches(split, size, share, trained.device)
-        path = share_path(further_store(name, arguments, trained), *share)
+        path = share_path(find_estimator_store(name, arguments, trained), *share)
         if mine != []:
             with Bar(f"{title}, {name}", len(split) // share[1], quiet) as bar:
                 estimators.estimate(name, arguments, trained, mine, path, bar.update)
@@ -120,7 +117,7 @@ def print_scores(arguments: argparse.Namespace, trained: Any, split: Any, svi: A
         judged = compare_with_ais(arguments, trained, split, scores, ais_store_path(store))
         own, best = keep_result(trained.folder, arguments.split, scores, {**about, "ais": judged})
     for name in arguments.estimator:
-        scores = scores.with_estimate(*further_estimate(name, arguments, trained, split))
+        scores = scores.with_estimate(*run_estimator(name, arguments, trained, split))
         own, best = keep_result(trained.folder, arguments.split, scores, about)
     if arguments.certify:
         about["certificate"] = estimators.certify(arguments, trained, split)
@@ -135,24 +132,12 @@ def print_scores(arguments: argparse.Namespace, trained: Any, split: Any, svi: A
     return 0
 
 
-def print_start(trained: Any) -> None:
-    """Say where every estimate starts, if this is not the encoder alone."""
-    if trained.steps:
-        print(
-            f"  starts at the end of the {trained.steps} steps that were trained with the model; amortized_elbo and IWAE are "
-            "those of q there, not of the encoder's own q"
-        )
-
-
 def keep_result(folder: Path, split: str, scores: Any, about: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Keep the scores in files of their own, and in scores.json where they are the best of this split."""
-    import io
+    from bsvi.evaluation.scores import pack_arrays
 
-    import numpy as np
-
-    arrays = io.BytesIO()
-    np.savez_compressed(arrays, ids=scores.ids, **scores.columns)
-    return results.keep_scores(folder, split, scores.summary(**about), arrays.getvalue())
+    arrays = pack_arrays({"ids": scores.ids, **scores.columns})
+    return results.keep_scores(folder, split, scores.summary(**about), arrays)
 
 
 def name_store(arguments: argparse.Namespace, trained: Any) -> str:
@@ -161,138 +146,21 @@ def name_store(arguments: argparse.Namespace, trained: Any) -> str:
     return f"evaluation-{arguments.split}-step{trained.step}-k{arguments.k}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
 
 
-def further_batch(name: str, arguments: argparse.Namespace, trained: Any) -> int:
+def choose_estimator_batch(name: str, arguments: argparse.Namespace, trained: Any) -> int:
     return min(arguments.batch_size, choose_size(estimators.count_passes(name, arguments), arguments, trained))
 
 
-def further_store(name: str, arguments: argparse.Namespace, trained: Any) -> Path:
+def find_estimator_store(name: str, arguments: argparse.Namespace, trained: Any) -> Path:
     return estimators.store_path(arguments, trained, ESTIMATORS[name].name(arguments.passes))
 
 
-def further_estimate(name: str, arguments: argparse.Namespace, trained: Any, split: Any) -> tuple[str, Any]:
+def run_estimator(name: str, arguments: argparse.Namespace, trained: Any, split: Any) -> tuple[str, Any]:
     """A further estimator's key and its numbers, printed."""
-    key, size = ESTIMATORS[name].name(arguments.passes), further_batch(name, arguments, trained)
+    key, size = ESTIMATORS[name].name(arguments.passes), choose_estimator_batch(name, arguments, trained)
     with Bar(f"{trained.folder.name} {key}", len(split), arguments.quiet) as bar:
         data = make_batches(split, size, trained.device)
         annealed = estimators.estimate(
-            name, arguments, trained, data, further_store(name, arguments, trained), bar.update
+            name, arguments, trained, data, find_estimator_store(name, arguments, trained), bar.update
         )
     print(f"  {key:15} {annealed.log_likelihood} ({annealed.passes:,} passes an image)")
     return key, annealed
-
-
-def choose_ais_batch(arguments: argparse.Namespace, trained: Any) -> int:
-    return min(arguments.batch_size, choose_size(batching.count_ais_passes(), arguments, trained))
-
-
-def ais_store_path(store: Path) -> Path:
-    return store.with_name(store.name.replace("evaluation", "ais", 1))
-
-
-def compare_with_ais(
-    arguments: argparse.Namespace, trained: Any, split: Any, scores: Any, store: Path
-) -> dict[str, Any]:
-    """AIS as an independent judge of the log-likelihood: what the other estimates of the same images differ from it."""
-    from bsvi.evaluation.ais import ais
-
-    few = split.take(arguments.ais)
-    with Bar(f"{trained.folder.name} AIS", len(few), arguments.quiet) as bar:
-        annealed = ais(
-            trained.model,
-            make_batches(few, choose_ais_batch(arguments, trained), trained.device),
-            seed=arguments.seed,
-            store=store,
-            progress=bar.update,
-        )
-    judge = annealed.log_likelihood
-    print(f"  of the first {len(few)} images:\n    {'AIS':13} {judge}")
-    beside: dict[str, Any] = {f"BSVI-{arguments.k}": scores.log_likelihood}
-    beside |= {f"IWAE-{n}": score for n, score in scores.iwae.items()}
-    differences = {name: score - judge for name, score in beside.items()}  # in pairs
-    for name, difference in differences.items():
-        print(f"    {name:13} {difference.mean + judge.mean:.2f}, minus AIS {difference}")
-    for warning in annealed.warnings:
-        print(f"    warning: {warning}")
-    return {
-        "images": len(few),
-        "log_likelihood": judge.summary(),
-        "minus_ais": {name: difference.summary() for name, difference in differences.items()},
-        "warnings": list(annealed.warnings),
-    }
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """What evaluate and gap share."""
-    parser.add_argument(
-        "--batch-size", type=int, help="images at once (default: as many as take seconds); no number depends on it"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the noise, which belongs to the image and not to its batch"
-    )
-    add_data(parser)
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all cores")
-    parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto", help="compile the decoder")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-
-
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """Where the images of a run are now; their hash is compared."""
-    parser.add_argument("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
-    parser.add_argument(
-        "--data.name", dest="data_name", metavar="PATH", help="own images that have moved: their new place"
-    )
-
-
-def prepare(arguments: argparse.Namespace, name: str, passes: Callable[[Any], int]) -> tuple[Any, Any, Bar, Any]:
-    """The trained run, its images, a progress bar, and the run's SVI settings; ``passes(svi)`` is what an image costs."""
-    from bsvi.experiments.trained import load_trained
-    from bsvi.refinement import SVI
-
-    check_numbers(arguments)
-    started = runtime.start(runtime.Runtime(arguments.device, arguments.threads, arguments.compile))
-    trained = load_trained(arguments.run, started.device)
-    runtime.compile_decoder(trained.model.decoder, started.compile)
-    svi = SVI(**trained.experiment.svi.model_dump())
-    if arguments.batch_size is None:
-        arguments.batch_size = 100 if svi.clip == "batch" else choose_size(passes(svi), arguments, trained)
-    split = getattr(trained.data(arguments.data_dir, arguments.data_name), name)
-    if arguments.examples is not None:
-        split = split.take(arguments.examples)
-    return trained, split, Bar(f"{trained.folder.name} {name}", len(split), arguments.quiet), svi
-
-
-def check_numbers(arguments: argparse.Namespace) -> None:
-    """Raise ValueError for numbers that make no sense, before any work is done."""
-    for flag, least in (
-        ("examples", 1),
-        ("batch_size", 1),
-        ("k", 1),
-        ("steps", 1),
-        ("worst", 1),
-        ("ais", 0),
-        ("certify", 0),
-        ("passes", estimators.LEAST),
-        ("iwae", 1),
-    ):
-        value = getattr(arguments, flag, None)
-        for each in value if isinstance(value, list) else [value]:
-            if each is not None and not least <= each < LARGEST:
-                raise ValueError(
-                    f"--{flag.replace('_', '-')} must be a whole number from {least} to 2**63 - 1, got {each}"
-                )
-    if not 0 <= arguments.seed < LARGEST:
-        raise ValueError(f"--seed must be a whole number from 0 to 2**63 - 1, got {arguments.seed}")
-
-
-def choose_size(passes: int, arguments: argparse.Namespace, trained: Any) -> int:
-    """Images of a batch that ends within seconds."""
-    threads = arguments.threads or runtime.count_cores() // getattr(arguments, "processes", 1)
-    image = trained.model.decoder.image
-    return batching.choose_batch_size(trained.experiment.net, image, passes, threads, trained.device.type)
-
-
-def make_batches(split: Any, size: int, device: Any) -> Any:
-    from bsvi.data import evaluation_batches
-
-    return evaluation_batches(split, batch_size=size, device=device)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bsvi.commands.evaluate import add_common, make_batches, prepare, print_start
+from bsvi.commands.trained_run import add_common, make_batches, prepare, print_start
 from bsvi.experiments import batching
 from bsvi.runs import results
 from bsvi.system.files import open_to_read

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bsvi.commands.evaluate import add_data
+from bsvi.commands.trained_run import add_data
 from bsvi.system.terminal import Parser
 
 MOST = 100_000  # images of one grid

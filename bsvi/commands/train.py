@@ -22,12 +22,11 @@ from bsvi.commands.train_start import begin, check_words, default_folder
 from bsvi.experiments.config import Experiment
 from bsvi.runs.folder import Run, RunError
 from bsvi.system import runtime
-from bsvi.training.team import Rank, Team, end_process
-from bsvi.training.team import find_rank as this_place
+from bsvi.training.team import Rank, Team, end_process, find_rank
 
 
 def main(words: list[str]) -> int:
-    place = this_place()
+    place = find_rank()
     return end_process(place, train_at(place, words))
 
 
@@ -90,7 +89,7 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
     import torch
 
     from bsvi.experiments import build as experiments
-    from bsvi.training.loop import NotFinite, Watcher, train
+    from bsvi.training.loop import NotFinite, train
     from bsvi.training.watch import Screen
 
     started = runtime.start(runtime.Runtime(command.device, command.threads, command.compile))
@@ -107,7 +106,7 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
     if not team.first:
         runtime.compile_decoder(built.model.decoder, started.compile)
         with shield_message(team):
-            return choose_exit_code(train(built.model, built.learns_from, *words, None, Watcher(), about, team))
+            return choose_exit_code(train(built.model, built.learns_from, *words, config=about, team=team))
     loggers = make_loggers(command, run, about)
     with Screen(title, experiment.steps, loggers, command.quiet, experiment.seconds) as screen:
         for line in started.notes:
@@ -115,7 +114,7 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
         runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
         try:
             with shield_message(team):
-                result = train(built.model, built.learns_from, *words, run, screen, about, team)
+                result = train(built.model, built.learns_from, *words, run, watcher=screen, config=about, team=team)
         except (NotFinite, RuntimeError) as error:
             run.note(f"error: {error}")
             raise

@@ -43,17 +43,27 @@ def training_batches(
     world_size: int = 1,
     device: torch.device | str | None = None,
 ) -> Iterator[Batch]:
-    """Return the training batches of steps start_step, start_step + 1, ... (endless, or `steps` of them).
+    """The training batches of a split, each a function of the seed and its step.
 
-    With `world_size` processes each step's batch is cut into that many equal parts, and `rank` says which one is
-    returned; together they are the batch of one process, in its order.
+    Args:
+        split: of a data set.
+        seed: of the order and of the binarisation.
+        batch_size: examples of a batch, of all processes together.
+        start_step: the step of the first batch: a run goes on there.
+        steps: how many batches; endless if None.
+        rank: which of ``world_size`` equal parts of each batch this process gets; together they are the batch of one process.
+        device: where the batches go.
 
-    >>> from bsvi.data import load_digits
-    >>> train = load_digits().train
-    >>> first, second = training_batches(train, seed=1, batch_size=50, steps=2)
-    >>> resumed = next(training_batches(train, seed=1, batch_size=50, start_step=1))
-    >>> tuple(second.x.shape), bool((second.x == resumed.x).all())
-    ((50, 1, 8, 8), True)
+    Returns:
+        Batches of x and ids.
+
+    Example:
+        >>> from bsvi.data import load_digits
+        >>> train = load_digits().train
+        >>> first, second = training_batches(train, seed=1, batch_size=50, steps=2)
+        >>> resumed = next(training_batches(train, seed=1, batch_size=50, start_step=1))
+        >>> tuple(second.x.shape), bool((second.x == resumed.x).all())
+        ((50, 1, 8, 8), True)
     """
     _check(batch_size, rank, world_size)
     if len(split) == 0:
@@ -63,19 +73,27 @@ def training_batches(
     if start_step < 0:
         raise ValueError(f"start_step must be at least 0, got {start_step}")
     part = batch_size // world_size
-    return _generate(split, seed, range(rank * part, (rank + 1) * part), batch_size, start_step, steps, device)
+    return _generate(split, seed, range(rank * part, (rank + 1) * part), batch_size, start_step, steps, device=device)
 
 
 def evaluation_batches(
     split: Split, *, batch_size: int, rank: int = 0, world_size: int = 1, device: torch.device | str | None = None
 ) -> Iterator[Batch]:
-    """Return every example of the split exactly once, in file order; only the last batch may be smaller.
+    """Every example of the split exactly once, in file order.
 
-    With `world_size` processes each one gets a contiguous part of the split.
+    Args:
+        split: of a data set.
+        batch_size: examples of a batch; only the last one may be smaller.
+        rank: which of ``world_size`` processes this is: each gets a contiguous part of the split.
+        device: where the batches go.
 
-    >>> from bsvi.data import load_digits
-    >>> [len(ids) for x, ids in evaluation_batches(load_digits().valid, batch_size=90)]
-    [90, 90, 20]
+    Returns:
+        Batches of x and ids.
+
+    Example:
+        >>> from bsvi.data import load_digits
+        >>> [len(ids) for x, ids in evaluation_batches(load_digits().valid, batch_size=90)]
+        [90, 90, 20]
     """
     _check(batch_size, rank, world_size)
     n = len(split)
@@ -118,6 +136,7 @@ def _generate(
     batch_size: int,
     start_step: int,
     steps: int | None,
+    *,
     device: torch.device | str | None,
 ) -> Iterator[Batch]:
     n, step, known_epoch, known_order = len(split), start_step, -1, np.empty(0, np.int64)

@@ -25,15 +25,23 @@ def load(
     sha256: str | None = None,
     **options: Any,
 ) -> Dataset:
-    """Return a data set: digits, omniglot, svhn, fashion-mnist, mnist, or your own images at the path `name`.
+    """A data set by its name, or your own images.
 
-    Files are looked for in `data_dir` (else $BSVI_DATA_DIR, else the cache folder) and downloaded if they are missing
-    and `download` allows it; `extra=False` leaves out SVHN's extra part. `sha256` is the data hash that the result
-    must have, such as the one noted in an earlier result. Further options go to the loader: `validation`, for MNIST and
-    your own images `binarise`, for these also `size` and `test`.
+    Args:
+        name: of a data set, such as digits, omniglot, svhn, fashion-mnist or mnist; or a path.
+        data_dir: where the files are; else $BSVI_DATA_DIR, else the cache folder.
+        extra: with SVHN's extra images.
+        download: get files that are missing.
+        progress: show how far a download is, on a terminal.
+        sha256: the data hash that the result must have, such as the one noted in an earlier result.
+        options: of the loader: ``validation``, for MNIST and your own images ``binarise``, for these also ``size``, ``test``.
 
-    >>> load("digits").train.images.shape
-    torch.Size([1197, 1, 8, 8])
+    Returns:
+        A ``Dataset`` with its three splits.
+
+    Example:
+        >>> load("digits").train.images.shape
+        torch.Size([1197, 1, 8, 8])
     """
     name = str(name)
     dataset = _load(name, [] if name not in DATA_SETS else _files(name, data_dir, extra, download, progress), options)
@@ -98,10 +106,17 @@ class DatasetEntry:
 
 
 def list_datasets(data_dir: Path | str | None = None) -> list[DatasetEntry]:
-    """Return what data sets there are and which are here.
+    """What data sets there are, and which are here.
 
-    >>> list_datasets()[0].name, list_datasets()[0].here
-    ('digits', 'yes')
+    Args:
+        data_dir: as in ``load``.
+
+    Returns:
+        An entry for each, in the order of their table.
+
+    Example:
+        >>> list_datasets()[0].name, list_datasets()[0].here
+        ('digits', 'yes')
     """
     rows = []
     for name, row in DATA_SETS.items():
@@ -112,7 +127,20 @@ def list_datasets(data_dir: Path | str | None = None) -> list[DatasetEntry]:
 
 
 def fetch(name: str, data_dir: Path | str | None = None, *, extra: bool = True, progress: bool = True) -> list[Path]:
-    """Return the paths of a data set's files after downloading those that are missing."""
+    """The files of a data set, after downloading those that are missing.
+
+    Args:
+        name: of a public data set.
+        data_dir: as in ``load``; so is extra.
+        progress: show how far a download is, on a terminal.
+
+    Returns:
+        Their paths; none for the digits, which are part of the package.
+
+    Example:
+        >>> fetch("digits")
+        []
+    """
     if name not in DATA_SETS:
         raise ValueError(f"no data set {name!r} to fetch; there are {', '.join(DATA_SETS)}")
     return _files(name, data_dir, extra, True, progress)
@@ -175,10 +203,19 @@ def check(
     record_hashes: bool = False,
     **options: Any,
 ) -> DataReport:
-    """Return counts, ranges and hashes of a data set that is here, after reading all of it; nothing is downloaded.
+    """Counts, ranges and hashes of a data set that is here, after reading all of it; nothing is downloaded.
 
-    `contact_sheet` is where to write a PNG of its images, never among them; `record_hashes` writes the files' SHA-256
-    beside them, so that later damage is noticed in any format.
+    Args:
+        name: as in ``load``; so are data_dir, extra and the options.
+        contact_sheet: where to write a PNG of its images, never among them.
+        record_hashes: write the files' SHA-256 beside them, so that later damage is noticed in any format.
+
+    Returns:
+        A ``DataReport``, which prints itself.
+
+    Example:
+        >>> [(split.name, split.count) for split in check("digits").splits]
+        [('train', 1197), ('valid', 200), ('test', 400)]
     """
     name = str(name)
     if contact_sheet is not None:

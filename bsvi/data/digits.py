@@ -34,11 +34,15 @@ def read_digits() -> tuple[UInt8[np.ndarray, "1797 8 8"], UInt8[np.ndarray, "179
 
 
 def load_digits() -> Dataset:
-    """Return the digits in 1,197 / 200 / 400 images drawn with the published seed, for a Bernoulli likelihood.
+    """The digits that are part of the package, for a Bernoulli likelihood.
 
-    >>> digits = load_digits()
-    >>> digits.shape, [len(split) for split in digits.splits]
-    ((1, 8, 8), [1197, 200, 400])
+    Returns:
+        A ``Dataset`` of 1,197 / 200 / 400 images, drawn with the published seed.
+
+    Example:
+        >>> digits = load_digits()
+        >>> digits.shape, [len(split) for split in digits.splits]
+        ((1, 8, 8), [1197, 200, 400])
     """
     images = torch.from_numpy(read_digits()[0][:, None])
     rest, test = hold_out(len(images), COUNTS[2], 0)

@@ -8,7 +8,6 @@ to 1 / p(x): an upper bound. The two together are the sandwich of bidirectional 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from os import PathLike
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from bsvi.evaluation.example_ids import Batches
 from bsvi.evaluation.hmc import Coordinates, Path, PriorPath, move_chains
 from bsvi.evaluation.noise import Noise, NoiseStream
 from bsvi.evaluation.passes import Progress, tabulate
-from bsvi.evaluation.per_example import PerExample, Score
+from bsvi.evaluation.per_example import PerExample, column
 from bsvi.evaluation.priors import Prior, find_prior, resolve_prior
 from bsvi.examples import Nested, Pick, count, first
 from bsvi.model import Model
@@ -49,17 +48,9 @@ class Annealed(PerExample):
     bound: str
     passes: int = 0  # of the decoder for one example, where one with a gradient to z counts two
 
-    @cached_property
-    def log_likelihood(self) -> Score:
-        return self["log_likelihood"]
-
-    @cached_property
-    def acceptance(self) -> Score:
-        return self["acceptance"]
-
-    @cached_property
-    def ess(self) -> Score:
-        return self["ess"]
+    log_likelihood = column("log_likelihood")
+    acceptance = column("acceptance")
+    ess = column("ess")
 
     def diagnostics(self) -> dict[str, float]:
         """The means over examples of what says how the chains did."""
@@ -74,6 +65,7 @@ def ais(
     temperatures: int = 500,
     leapfrog: int = 10,
     seed: int = 0,
+    *,
     prior: Prior | None = None,
     reverse: Callable[[Nested, int], Tensor] | None = None,
     pilots: int = 4,
@@ -132,11 +124,11 @@ def ais(
 
         begin = NoiseStream(seed, PILOT_START, names)
         move = Noise(names, seed, PILOT_MOVE)
-        steps = anneal(path, start(begin, pilots), betas, leapfrog, move, (0, pilots), None).steps
+        steps = anneal(path, start(begin, pilots), betas, leapfrog, move, (0, pilots), steps=None).steps
         tally, accepted, at = Tally(chains), [], 0
         begin, move = NoiseStream(seed, START, names), Noise(names, seed, MOVE)
         for rows in cut_into_chunks(chains, x, chunk, _GRAPH):
-            run = anneal(path, start(begin, rows), betas, leapfrog, move, (at, chains), steps)
+            run = anneal(path, start(begin, rows), betas, leapfrog, move, (at, chains), steps=steps)
             tally.add(run.log_w)
             accepted.append(run.acceptance)
             at += rows
@@ -154,7 +146,7 @@ def ais(
     bound = "lower" if reverse is None else "upper"
     question = {"what": "ais", "version": 1, "seed": seed, "bound": bound, **settings, "prior": str(prior)}
     picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
-    table = tabulate(model, batches, anneal_batch, question, store, progress, picks, columns, **own)
+    table = tabulate(model, batches, anneal_batch, question, store, progress, picks=picks, columns=columns, **own)
     warnings = _list_doubts(table.values, chains)
     passes = 2 * (chains + pilots) * (1 + (temperatures - 1) * leapfrog)
     return Annealed(**table.as_result(*warnings), bound=bound, passes=passes)
@@ -175,6 +167,7 @@ def anneal(
     leapfrog: int,
     noise: Noise,
     rows: tuple[int, int],
+    *,
     steps: Tensor | None,
     first_step: float = 0.5,
     rate: float = _RATE,

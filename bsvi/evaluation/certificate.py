@@ -20,7 +20,7 @@ from bsvi.evaluation.arguments import check_counts
 from bsvi.evaluation.budget import Budget
 from bsvi.evaluation.evaluate import encode_detached
 from bsvi.evaluation.passes import Progress, evaluation_mode, tabulate
-from bsvi.evaluation.per_example import PerExample, Score
+from bsvi.evaluation.per_example import PerExample, Score, column
 from bsvi.evaluation.priors import Prior, resolve_prior
 from bsvi.evaluation.refine_anneal import list_doubts, refine, weigh_chains
 from bsvi.examples import Nested, count, first
@@ -35,13 +35,8 @@ COLUMNS = ("lower", "upper", "acceptance", "rise", "step_size", "nonfinite", "pa
 class Certificate(PerExample):
     """What ``bsvi.certify`` returns: ``lower`` and ``upper`` bounds of ln p(x) on the model's own images, and their ``gap``."""
 
-    @cached_property
-    def lower(self) -> Score:
-        return self["lower"]
-
-    @cached_property
-    def upper(self) -> Score:
-        return self["upper"]
+    lower = column("lower")
+    upper = column("upper")
 
     @cached_property
     def gap(self) -> Score:
@@ -76,6 +71,7 @@ def certify(
     images: int = 100,
     passes: int = 1000,
     budget: Budget | None = None,
+    *,
     seed: int = 0,
     prior: Prior | None = None,
     batch_size: int = PAPER_BATCH,
@@ -104,12 +100,12 @@ def certify(
         True
     """
     seed, images, passes, rows = check_counts(seed, chunk, images=images, passes=passes, batch_size=batch_size)
-    z, batches = draw_pairs(model, like, sample, images, seed, prior, rows)
+    z, batches = draw_pairs(model, like, sample, images, seed, prior, batch_size=rows)
 
     def bracket(x: Nested, ids: Tensor) -> dict[str, Tensor]:
-        refined = refine(model, x, ids, passes if budget is None else budget, seed, prior, chunk)
+        refined = refine(model, x, ids, passes if budget is None else budget, seed, prior, chunk=chunk)
         low = weigh_chains(refined, ids, seed, chunk)
-        tight = refined if budget is not None else refine(model, x, ids, TIGHTER * passes, seed, prior, chunk)
+        tight = refined if budget is not None else refine(model, x, ids, TIGHTER * passes, seed, prior, chunk=chunk)
         high = weigh_chains(tight, ids, seed, chunk, z[ids].expand(tight.budget.chains, *(-1,) * z.ndim))
         both = {name: torch.maximum(low[name], high[name]) for name in ("rise", "nonfinite")}
         rest = {name: low[name] for name in ("acceptance", "step_size", "passes")}
@@ -128,6 +124,7 @@ def draw_pairs(
     images: int,
     seed: int,
     prior: Prior | None,
+    *,
     batch_size: int,
 ) -> tuple[Tensor, list[Nested]]:
     """All z ~ p(z), and x ~ p(x|z) in batches: of the model's own, and functions of the seed and the batch size."""

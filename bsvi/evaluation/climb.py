@@ -65,7 +65,7 @@ class Widen(Climb):
 
 
 def find_best_lambda(
-    model: Model, x: Nested, ids: Tensor, lambda_0: Tensor, climb: SVI, seed: int, draws: int, chunk: int | None
+    model: Model, x: Nested, ids: Tensor, lambda_0: Tensor, climb: SVI, seed: int, *, draws: int, chunk: int | None
 ) -> tuple[Tensor, Tensor]:
     """The best of lambda_0, the end of the climb and that of a second, shorter one; and what the second one gained.
 

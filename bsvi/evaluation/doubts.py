@@ -11,7 +11,7 @@ from bsvi.evaluation.diagnostics import HIGH_KHAT, Tally
 MANY = 0.2  # the share of high k-hat that warns: with few draws one in ten is high by chance
 
 
-def half(draws: int) -> int:
+def count_half(draws: int) -> int:
     """How many of the first draws a bound is compared with, to see whether it still rises."""
     return max(1, draws // 2)
 
@@ -23,7 +23,7 @@ def diagnostic_names(name: str) -> list[str]:
 
 def diagnose(name: str, tally: Tally) -> dict[str, Tensor]:
     """The columns by which ``list_doubts`` judges an estimator."""
-    rise = tally.log_mean[tally.draws] - tally.log_mean[half(tally.draws)]
+    rise = tally.log_mean[tally.draws] - tally.log_mean[count_half(tally.draws)]
     return {
         f"{name}_ess": tally.ess(),
         f"{name}_khat": tally.khat(),
@@ -56,7 +56,7 @@ def list_doubts(title: str, name: str, values: Mapping[str, np.ndarray], draws: 
     mean, error = float(rise.mean()), float(rise.std() / math.sqrt(max(1, len(rise) - 1)))
     if mean > 0.1 and mean > 3 * error:
         lines.append(
-            f"{title}: still rising, by {mean:.2f} ± {error:.2f} nats from {half(draws)} to {draws} weights, and about "
+            f"{title}: still rising, by {mean:.2f} ± {error:.2f} nats from {count_half(draws)} to {draws} weights, and about "
             "as much may be missing; use a larger k"
         )
     lost = int(values[f"{name}_nonfinite"].sum())

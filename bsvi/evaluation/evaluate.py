@@ -13,7 +13,7 @@ from bsvi.beyond.with_refinement import WithRefinement
 from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
 from bsvi.evaluation.arguments import check_at_least_1, check_counts
 from bsvi.evaluation.diagnostics import Tally
-from bsvi.evaluation.doubts import diagnose, diagnostic_names, half, list_doubts, share_of_high_khat
+from bsvi.evaluation.doubts import count_half, diagnose, diagnostic_names, list_doubts, share_of_high_khat
 from bsvi.evaluation.example_ids import Batches
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import ExampleTable, Progress, tabulate
@@ -38,6 +38,7 @@ def evaluate(
     svi: SVI | None = None,
     iwae: Iterable[int] | int | None = None,
     seed: int = 0,
+    *,
     chunk: int | None = None,
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -106,7 +107,9 @@ def evaluate(
     }
     columns = [*SCORES, *diagnostic_names("bsvi"), *(f"iwae_{n}" for n in counts)]
     columns += diagnostic_names("iwae") if counts else []
-    table = tabulate(model, batches, score_batch, question, store, progress, (batch, ids), columns, svi=svi)
+    table = tabulate(
+        model, batches, score_batch, question, store, progress, picks=(batch, ids), columns=columns, svi=svi
+    )
     scores = make_scores(table, k, seed, max(counts, default=0), svi)
     for name in asked:
         beside = None if store is None else Path(store).with_name(f"{ESTIMATORS[name].name(passes)}-{Path(store).name}")
@@ -127,7 +130,7 @@ def encode_detached(model: Model, x: Nested, ids: Tensor | None = None, seed: in
 def walk_svi(model: Model, x: Nested, lambda_: Tensor, svi: SVI) -> tuple[dict[str, Tensor], Tensor]:
     """BSVI-k from the streamed walk of Algorithm 1, with what is needed to judge it, and the last lambda."""
     draws = (svi.steps + 1) * svi.samples  # with m samples each has pi_i / m: the plain average again
-    tally, amortized = Tally(draws, marks=(half(draws),)), Tally(svi.samples)
+    tally, amortized = Tally(draws, marks=(count_half(draws),)), Tally(svi.samples)
     for step in svi.walk(model, x, lambda_):
         tally.add(step.weighed.log_w)
         if amortized.count == 0:
@@ -170,7 +173,7 @@ def estimate_iwae(
 def tally_draws(model: Model, x: Nested, lambda_: Tensor, counts: tuple[int, ...], chunk: int | None) -> Tally:
     """The tally of max(counts) independent draws of q(z; lambda), without graphs."""
     draws = max(counts)
-    tally = Tally(draws, marks=(*counts, half(draws)))
+    tally = Tally(draws, marks=(*counts, count_half(draws)))
     with torch.no_grad():
         q = posterior(model, lambda_, x)
         for rows in cut_into_chunks(draws, x, chunk):

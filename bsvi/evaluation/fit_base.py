@@ -52,6 +52,7 @@ def improve(
     slopes: Tensor,
     noise: Noise,
     rounds: int,
+    *,
     draws: int,
     chunk: int | None,
 ) -> tuple[Gaussian, Tensor, Tensor]:
@@ -85,7 +86,14 @@ def improve(
 
 
 def look_around(
-    path: GaussianPath, base: Gaussian, noise: Noise, number: int, draws: int, chunk: int | None, gradient: bool = True
+    path: GaussianPath,
+    base: Gaussian,
+    noise: Noise,
+    number: int,
+    draws: int,
+    chunk: int | None,
+    *,
+    gradient: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The base's ELBO less two of its errors, on draws of this number, with the draws and the gradients of ln p(x, z) there."""
     v = draw_mirrored(noise, number * draws, draws, base.mean.shape[1], base.mean.dtype)

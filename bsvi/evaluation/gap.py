@@ -5,7 +5,6 @@ the best ELBO within the family, found for each example by optimisation.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from bsvi.evaluation.evaluate import encode_detached, tally_draws
 from bsvi.evaluation.example_ids import Batches
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Progress, tabulate
-from bsvi.evaluation.per_example import PerExample, Score
+from bsvi.evaluation.per_example import PerExample, Score, column
 from bsvi.evaluation.scores import pack_arrays
 from bsvi.examples import Nested, Pick
 from bsvi.model import Model
@@ -45,25 +44,11 @@ class Gap(PerExample):
 
     khat_above: float | None  # the share of examples whose k-hat is above 0.7
 
-    @cached_property
-    def log_likelihood(self) -> Score:
-        return self["log_likelihood"]
-
-    @cached_property
-    def elbo(self) -> Score:
-        return self["elbo"]
-
-    @cached_property
-    def amortized_elbo(self) -> Score:
-        return self["amortized_elbo"]
-
-    @cached_property
-    def approximation_gap(self) -> Score:
-        return self["approximation_gap"]
-
-    @cached_property
-    def amortization_gap(self) -> Score:
-        return self["amortization_gap"]
+    log_likelihood = column("log_likelihood")
+    elbo = column("elbo")
+    amortized_elbo = column("amortized_elbo")
+    approximation_gap = column("approximation_gap")
+    amortization_gap = column("amortization_gap")
 
     @property
     def lambda_(self) -> Float64[np.ndarray, "examples parameters"]:
@@ -107,6 +92,7 @@ def amortization_gap(
     k: int | None = None,
     climb: SVI | None = None,
     seed: int = 0,
+    *,
     chunk: int | None = None,
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -148,7 +134,7 @@ def amortization_gap(
 
     def split_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         lambda_0 = encode_detached(model, x, names, seed)
-        lambda_, gain = find_best_lambda(model, x, names, lambda_0, given, seed, k, chunk)
+        lambda_, gain = find_best_lambda(model, x, names, lambda_0, given, seed, draws=k, chunk=chunk)
         wide = walk_to_end(widen, KeyedModel(model, seed, WIDEN, names), x, lambda_)
         tally, elbo, amortized = (  # the same noise for all three: their differences are less noisy than they are
             tally_draws(KeyedModel(model, seed, JUDGE, names), x, at, (k,), chunk) for at in (wide, lambda_, lambda_0)
@@ -161,7 +147,9 @@ def amortization_gap(
     question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
     question |= {"lambda": True} if keep_lambda else {}
     columns = [*NAMES, "climb_gain", *diagnostic_names("iwae")]
-    table = tabulate(model, batches, split_batch, question, store, progress, (batch, ids), columns, climb=given)
+    table = tabulate(
+        model, batches, split_batch, question, store, progress, picks=(batch, ids), columns=columns, climb=given
+    )
     warnings = list_doubts(f"ln p (IWAE-{k})", "iwae", table.values, k)
     gain = Score(table.values["climb_gain"], table.ids)
     if gain.mean > 0.1 and not gain.mean < 3 * gain.stderr:

@@ -21,8 +21,9 @@ from bsvi.checks.trial import check_model, check_repeats
 from bsvi.evaluation.example_ids import Batches, check_batches, check_new, find_checksums, name_examples
 from bsvi.evaluation.noise import Noise
 from bsvi.examples import Nested, Pick, each, first, take
-from bsvi.model import Model, find_trainable, freeze, in_eval_mode
+from bsvi.model import Model
 from bsvi.objectives import check_input
+from bsvi.parameters import find_trainable, freeze, in_eval_mode
 from bsvi.runs.store import Part, Record
 from bsvi.system.clock import Stopwatch
 from bsvi.system.terminal import count_on_terminal
@@ -55,6 +56,7 @@ def tabulate(
     question: dict[str, Any],
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
+    *,
     picks: tuple[Pick | None, Pick | None] = (None, None),
     columns: Iterable[str] = (),
     **others: Any,

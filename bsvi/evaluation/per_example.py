@@ -109,5 +109,21 @@ class PerExample:
         return self.seconds / len(self.ids)
 
 
+def column(name: str, about: str = "") -> cached_property[Score]:
+    """The attribute of a result that is its column of this name, as a ``Score``; ``about`` is its docstring.
+
+    >>> class Made(PerExample):
+    ...     elbo = column("elbo")
+    >>> Made(ids=np.arange(2), columns={"elbo": np.array([-3.0, -1.0])}).elbo.mean
+    -2.0
+    """
+
+    def read(result: PerExample) -> Score:
+        return result[name]
+
+    read.__doc__ = about or None
+    return cached_property(read)
+
+
 def _json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None

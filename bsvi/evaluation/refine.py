@@ -16,7 +16,7 @@ from bsvi.evaluation.example_ids import Batches
 from bsvi.evaluation.gap import JUDGE
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Progress, evaluation_mode, tabulate, to_device_of
-from bsvi.evaluation.per_example import PerExample, Score
+from bsvi.evaluation.per_example import PerExample, Score, column
 from bsvi.examples import Nested, Pick, take, unpack
 from bsvi.model import Model, takes_x
 from bsvi.refinement import SVI
@@ -41,13 +41,8 @@ class RefinedPosterior(PerExample):
         """The parameters of each refined q, (examples, parameters)."""
         return torch.as_tensor(gather_lambda(self.columns)).to(self.dtype)
 
-    @cached_property
-    def elbo(self) -> Score:
-        return self["elbo"]
-
-    @cached_property
-    def amortized_elbo(self) -> Score:
-        return self["amortized_elbo"]
+    elbo = column("elbo")
+    amortized_elbo = column("amortized_elbo")
 
     @cached_property
     def gain(self) -> Score:
@@ -82,6 +77,7 @@ def refine(
     climb: SVI | None = None,
     seed: int = 0,
     chunk: int | None = None,
+    *,
     store: str | PathLike[str] | None = None,
     progress: Progress | None = None,
     batch: Pick | None = None,
@@ -110,7 +106,7 @@ def refine(
 
     def refine_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         lambda_0 = encode_detached(model, x, names, seed)
-        lambda_, _ = find_best_lambda(model, x, names, lambda_0, given, seed, _ELBO_DRAWS, chunk)
+        lambda_, _ = find_best_lambda(model, x, names, lambda_0, given, seed, draws=_ELBO_DRAWS, chunk=chunk)
         elbo, amortized = (
             tally_draws(KeyedModel(model, seed, JUDGE, names), x, at, (_ELBO_DRAWS,), chunk).mean_log()
             for at in (lambda_, lambda_0)
@@ -127,7 +123,9 @@ def refine(
 
     question = {"what": "refine", "version": 1, "seed": seed, "climb": str(given)}
     columns = ("elbo", "amortized_elbo", "lambda_0")
-    table = tabulate(model, batches, refine_batch, question, store, progress, (pick, name), columns, climb=given)
+    table = tabulate(
+        model, batches, refine_batch, question, store, progress, picks=(pick, name), columns=columns, climb=given
+    )
     # all may have come from the store: the model sees some x, and says what lambda is like
     with evaluation_mode(model):
         dtype = encode_detached(model, to_device_of(model, seen[0])).dtype

@@ -46,6 +46,7 @@ def refine_anneal(
     budget: Budget | None = None,
     seed: int = 0,
     prior: Prior | None = None,
+    *,
     reverse: Callable[[Nested, int], Tensor] | None = None,
     chunk: int | None = None,
     store: str | PathLike[str] | None = None,
@@ -78,7 +79,7 @@ def refine_anneal(
     seed, passes = check_counts(seed, chunk, passes=passes)
 
     def anneal_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
-        refined = refine(model, x, names, passes if budget is None else budget, seed, prior, chunk)
+        refined = refine(model, x, names, passes if budget is None else budget, seed, prior, chunk=chunk)
         z = None
         if reverse is not None:
             chains, shape = refined.budget.chains, posterior(model, encode_detached(model, x), x).event_shape
@@ -90,7 +91,7 @@ def refine_anneal(
     asked = {"passes": passes} if budget is None else dict(vars(budget))
     question = {"what": "refine_anneal", "version": 4, "seed": seed, "bound": bound, **asked, "prior": str(prior)}
     picks, own = (batch, ids), {"prior": prior, "reverse": reverse}
-    table = tabulate(model, batches, anneal_batch, question, store, progress, picks, COLUMNS, **own)
+    table = tabulate(model, batches, anneal_batch, question, store, progress, picks=picks, columns=COLUMNS, **own)
     result = table.as_result(*list_doubts(table.values))
     return Annealed(**result, bound=bound, passes=int(table.values["passes"].mean()))
 
@@ -112,6 +113,7 @@ def refine(
     asked: int | Budget,
     seed: int,
     prior: Prior | None = None,
+    *,
     chunk: int | None = None,
 ) -> RefinedQ:
     """The base density and the step sizes of every example, by a climb, its curvature, and pilots."""
@@ -125,12 +127,12 @@ def refine(
     path = GaussianPath(model, x, coordinates, shape, start)
     climbed = climb_elbo(path, Noise(ids, seed, CLIMB), budget.climb, budget.samples)
     rounds = budget.rounds if budget.learns(size) else 0
-    base, learned, used = improve(path, *climbed, Noise(ids, seed, ROUND), rounds, budget.draws, chunk)
+    base, learned, used = improve(path, *climbed, Noise(ids, seed, ROUND), rounds, draws=budget.draws, chunk=chunk)
     path = path.around(base)
     v = Noise(ids, seed, PILOT).normal(0, budget.pilots, size, base.mean.dtype)
     rows, move = (0, budget.pilots), Noise(ids, seed, PILOT_MOVE)
     betas = make_schedule(budget.temperatures)
-    steps = anneal(path, v, betas, budget.leapfrog, move, rows, None, first_step=1.0).steps
+    steps = anneal(path, v, betas, budget.leapfrog, move, rows, steps=None, first_step=1.0).steps
     spent = budget.cost(size) - 2 * budget.draws * (rounds - used)
     return RefinedQ(path, budget, steps, learned.double(), spent)
 
@@ -148,7 +150,7 @@ def weigh_chains(
     size, dtype = path.base.mean.shape[1], path.base.mean.dtype
     for rows in cut_into_chunks(budget.chains, path.rows.x, chunk, GRAPH):
         v = begin.normal(at, rows, size, dtype) if z is None else path.start_from(z[at : at + rows])
-        run = anneal(path, v, betas, budget.leapfrog, move, (at, budget.chains), steps)
+        run = anneal(path, v, betas, budget.leapfrog, move, (at, budget.chains), steps=steps)
         tally.add(run.log_w)
         accepted.append(run.acceptance)
         at += rows

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bsvi.evaluation.per_example import PerExample, Score
+from bsvi.evaluation.per_example import PerExample, Score, column
 from bsvi.system.arrays import read_arrays
 from bsvi.system.files import write_atomically
 from bsvi.system.reading import read_json
@@ -31,30 +31,11 @@ class Scores(PerExample):
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     about_estimates: Mapping[str, Any] = field(default_factory=dict)  # cost, diagnostics and warnings of each
 
-    @cached_property
-    def log_likelihood(self) -> Score:
-        """BSVI-k with the uniform buffer weight 1 / (k + 1)."""
-        return self["log_likelihood"]
-
-    @cached_property
-    def elbo(self) -> Score:
-        """ELBO*, that of the last proposal q_k: SVI-k."""
-        return self["elbo"]
-
-    @cached_property
-    def kl(self) -> Score:
-        """KL*, KL(q_k || prior), in closed form where one is known."""
-        return self["kl"]
-
-    @cached_property
-    def reconstruction(self) -> Score:
-        """Reconstruction*, -E ln p(x|z) under q_k."""
-        return self["reconstruction"]
-
-    @cached_property
-    def amortized_elbo(self) -> Score:
-        """The encoder's own ELBO: SVI-0."""
-        return self["amortized_elbo"]
+    log_likelihood = column("log_likelihood", "BSVI-k with the uniform buffer weight 1 / (k + 1).")
+    elbo = column("elbo", "ELBO*, that of the last proposal q_k: SVI-k.")
+    kl = column("kl", "KL*, KL(q_k || prior), in closed form where one is known.")
+    reconstruction = column("reconstruction", "Reconstruction*, -E ln p(x|z) under q_k.")
+    amortized_elbo = column("amortized_elbo", "The encoder's own ELBO: SVI-0.")
 
     @cached_property
     def iwae(self) -> dict[int, Score]:

@@ -115,6 +115,7 @@ class PixelCNN(Decoder):
         kernels: Sequence[int] = PAPER_KERNELS,
         maps: int = 4,
         likelihood: nn.Module | None = None,
+        *,
         spectral: bool | None = None,
     ) -> None:
         super().__init__(latent, image, likelihood)

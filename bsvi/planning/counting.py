@@ -10,7 +10,8 @@ from torch import Tensor
 from bsvi.draws import weigh
 from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import Experiment
-from bsvi.model import VAE, in_eval_mode
+from bsvi.model import VAE
+from bsvi.parameters import in_eval_mode
 from bsvi.planning.devices import Device, Kernel
 from bsvi.planning.operations import OperationCounter
 from bsvi.planning.pace import Pace, Passes, find_chunk

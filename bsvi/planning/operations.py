@@ -73,11 +73,11 @@ class OperationCounter(TorchDispatchMode):
         if key in self._storages:
             return
 
-        def freed(_: Any) -> None:
+        def forget(_: Any) -> None:
             self.live -= size
             del self._storages[key]
 
-        self._storages[key] = weakref.ref(storage, freed)
+        self._storages[key] = weakref.ref(storage, forget)
         self.live += size
         self.peak = max(self.peak, self.live)
 

@@ -51,7 +51,7 @@ class Pace:
 
     def of(self, e: Experiment, images: ImageCounts, evaluation: PlannedEvaluation) -> Seconds:
         """The times of the experiment's method, from the one that was timed and the passes by which they differ."""
-        name = e.method if e.method in self.steps else timed_as(e.method)
+        name = e.method if e.method in self.steps else choose_timed(e.method)
         mine, timed = (build_objective(replace_method(e, method)) for method in (e.method, name))
         more = self.training.of(mine, mine.decoder_calls) - self.training.of(timed, timed.decoder_calls)
         large = self.evaluation
@@ -63,7 +63,7 @@ class Pace:
         return Seconds(self.steps[name] + more, look, scored * evaluation.images / small.rows)
 
 
-def timed_as(method: str) -> str:
+def choose_timed(method: str) -> str:
     """The method that is timed in place of this one: the same step with more or fewer passes of the decoder."""
     return METHODS.find(method).timed_as or method
 
@@ -102,6 +102,7 @@ def measure_pace(
     started: runtime.Started,
     seconds: float = 20.0,
     clock: Callable[[], float] = CLOCKS["wall"],
+    *,
     say: Callable[[str], None] = lambda line: None,
     rows: int = EVALUATION_BATCH,
 ) -> Pace:
@@ -116,7 +117,7 @@ def measure_pace(
             torch.cuda.synchronize()
         return clock()
 
-    timed = sorted({timed_as(method) for method in methods} | {"bsvi-sir"})
+    timed = sorted({choose_timed(method) for method in methods} | {"bsvi-sir"})
     built = {name: _build(replace_method(e, name), images, started) for name in timed}
     lengths = {}
     for name, one in built.items():

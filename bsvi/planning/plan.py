@@ -126,6 +126,7 @@ def make_plan(
     seconds: dict[str, Seconds],
     evaluation: PlannedEvaluation,
     seeds: int = 1,
+    *,
     devices: int = 1,
     basis: str = "counted",
 ) -> Plan:
@@ -142,21 +143,29 @@ def make_plan(
             round(sum(share * getattr(count, what) for count, _, share in phases))
             for what in ("decoder_calls", "decoder_flops", "flops")
         )
-        memory = max(count.memory for count, *_ in phases)
-        hours = (e.steps * step + math.ceil(e.steps / e.valid_every) * look) / 3600
         rows.append(
-            PlannedMethod(name, calls, decoder_flops, flops, memory, step, look, hours, phases[-1][1].evaluation / 3600)
+            PlannedMethod(
+                method=name,
+                decoder_calls=calls,
+                decoder_flops=decoder_flops,
+                flops=flops,
+                memory=max(count.memory for count, *_ in phases),
+                step_seconds=step,
+                look_seconds=look,
+                train_hours=(e.steps * step + math.ceil(e.steps / e.valid_every) * look) / 3600,
+                evaluate_hours=phases[-1][1].evaluation / 3600,
+            )
         )
     first = next(iter(experiments.values()))
     return Plan(
-        first.experiment,
-        device,
-        basis,
-        first.steps,
-        first.batch_size,
-        first.svi.steps,
-        seeds,
-        devices,
-        evaluation,
-        tuple(rows),
+        experiment=first.experiment,
+        device=device,
+        basis=basis,
+        steps=first.steps,
+        batch_size=first.batch_size,
+        k=first.svi.steps,
+        seeds=seeds,
+        devices=devices,
+        evaluation=evaluation,
+        rows=tuple(rows),
     )

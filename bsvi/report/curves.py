@@ -92,7 +92,7 @@ def draw_svi_gain(experiment: ExperimentRuns) -> ReportFigure | None:
         "svi-gain",
         "What SVI adds: SVI-k minus SVI-0",
         "SVI-k − SVI-0 (nats)",
-        "The difference between the bounds of the last and the first proposal in training (section 6.5). Above 0: the "
+        caption="The difference between the bounds of the last and the first proposal in training (section 6.5). Above 0: the "
         "steps improve on the encoder.",
     )
 
@@ -106,7 +106,7 @@ def draw_buffer_gain(experiment: ExperimentRuns) -> ReportFigure | None:
         "buffer-gain",
         "What the buffer adds: BSVI-k minus SVI-k",
         "BSVI-k − SVI-k (nats)",
-        "The difference between the buffered bound and that of the last proposal in training (section 6.5).",
+        caption="The difference between the buffered bound and that of the last proposal in training (section 6.5).",
     )
 
 
@@ -119,7 +119,7 @@ def draw_buffer_weights(experiment: ExperimentRuns) -> ReportFigure | None:
         "buffer-weight",
         "Where π goes: buffer weight average",
         "average of i/k under π",
-        "0 is the encoder's proposal, 1 the last one; uniform weights lie at 1/2 (dashed). Above: π prefers later "
+        caption="0 is the encoder's proposal, 1 the last one; uniform weights lie at 1/2 (dashed). Above: π prefers later "
         "proposals (section 6.5).",
         level=0.5,
     )
@@ -166,6 +166,7 @@ def _draw_over_steps(
     name: str,
     title: str,
     ylabel: str,
+    *,
     caption: str,
     level: float | None = None,  # of a dashed line to compare with
 ) -> ReportFigure | None:

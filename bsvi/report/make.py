@@ -42,19 +42,25 @@ def make_report(
     wait: Callable[[float], None] = time.sleep,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """The path of `index.html`, written into `out` beside tables/ (Markdown, LaTeX, CSV) and figures/ (PNG, PDF).
+    """The report of runs: a page, tables (Markdown, LaTeX, CSV) and figures (PNG, PDF).
 
-    runs   run folders, or folders that hold some at any depth
-    watch  go on until interrupted: write the page again whenever the runs have changed, and have it reload itself; the
-           figures' files are written at the end
-    every  seconds between looks at the runs; longer if writing takes long, so that it costs the runs at most a tenth
-    wait   how to wait, for tests
-    say    gets a line on what watching does: at its start, for every page written, and at its end
+    Args:
+        runs: run folders, or folders that hold some at any depth.
+        out: the folder that it is written into: index.html, tables/ and figures/.
+        watch: go on until interrupted: write the page again whenever the runs have changed, and have it reload itself; the
+            figures' files are written at the end.
+        every: seconds between looks at the runs; longer if writing takes long, so that it costs the runs at most a tenth.
+        wait: how to wait, for tests.
+        say: gets a line on what watching does: at its start, for every page written, and at its end.
 
-    >>> make_report([], Path("report"))
-    Traceback (most recent call last):
-    ...
-    ValueError: a report needs at least one run folder, got none; for example: bsvi report runs -o report
+    Returns:
+        The path of the page.
+
+    Example:
+        >>> make_report([], Path("report"))
+        Traceback (most recent call last):
+        ...
+        ValueError: a report needs at least one run folder, got none; for example: bsvi report runs -o report
     """
     places, out = [Path(run) for run in runs], Path(out)
     if not places:

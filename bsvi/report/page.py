@@ -190,9 +190,9 @@ def _warnings(anchor: str, warnings: list[ReportWarning]) -> str:
 
 def _kind(kind: WarningKind) -> str:
     if len(kind.warnings) == 1:
-        return f"<li>{_warned(kind.warnings[0].where, kind.warnings[0].text)}</li>"
+        return f"<li>{_show_warning(kind.warnings[0].where, kind.warnings[0].text)}</li>"
     members = [(warned.where, "" if warned.text == kind.text else warned.text) for warned in kind.warnings]
-    items = "".join(f"<li>{_warned(where, text)}</li>" for where, text in members)
+    items = "".join(f"<li>{_show_warning(where, text)}</li>" for where, text in members)
     places = len({warned.where for warned in kind.warnings})
     count = _count(places, "run") if places > 1 else f"{len(kind.warnings)} times"
     return (
@@ -200,7 +200,7 @@ def _kind(kind: WarningKind) -> str:
     )
 
 
-def _warned(where: str, text: str) -> str:
+def _show_warning(where: str, text: str) -> str:
     place = f"<code>{html.escape(where)}</code>" if where else ""
     return ": ".join(filter(None, [place, html.escape(text)]))
 

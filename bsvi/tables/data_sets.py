@@ -65,6 +65,13 @@ _OMNIGLOT = (
     "https://github.com/yburda/iwae/raw/78a6075484bd7dd6f47a4bb9880d2295bc7a5220/datasets/OMNIGLOT/",
 )
 
+
+def _idx_pair(mirrors: tuple[str, ...], train: tuple[str, str], test: tuple[str, str]) -> tuple[Source, ...]:
+    """MNIST's two files of images, with the md5 of each file and of its content."""
+    files = {"train-images-idx3-ubyte.gz": train, "t10k-images-idx3-ubyte.gz": test}
+    return tuple(Source(name, mirrors, "md5", packed, content_md5=own) for name, (packed, own) in files.items())
+
+
 DATA_SETS: Table[DataSet] = Table(
     "data set",
     {
@@ -115,21 +122,10 @@ DATA_SETS: Table[DataSet] = Table(
             shape=(1, 28, 28),
             valid=HELD_OUT,
             test=10_000,
-            sources=(
-                Source(
-                    "train-images-idx3-ubyte.gz",
-                    _FASHION,
-                    "md5",
-                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                    content_md5="f4a8712d7a061bf5bd6d2ca38dc4d50a",
-                ),
-                Source(
-                    "t10k-images-idx3-ubyte.gz",
-                    _FASHION,
-                    "md5",
-                    "bef4ecab320f06d8554ea6380940ec79",
-                    content_md5="8181f5470baa50b63fa0f6fddb340f0a",
-                ),
+            sources=_idx_pair(
+                _FASHION,
+                train=("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+                test=("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
             ),
             options=("validation",),
             title="FashionMNIST",
@@ -143,21 +139,10 @@ DATA_SETS: Table[DataSet] = Table(
             shape=(1, 28, 28),
             valid=HELD_OUT,
             test=10_000,
-            sources=(
-                Source(
-                    "train-images-idx3-ubyte.gz",
-                    _MNIST,
-                    "md5",
-                    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                    content_md5="6bbc9ace898e44ae57da46a324031adb",
-                ),
-                Source(
-                    "t10k-images-idx3-ubyte.gz",
-                    _MNIST,
-                    "md5",
-                    "9fb629c4189551a2d022fa330f9573f3",
-                    content_md5="2646ac647ad5339dbf082846283269ea",
-                ),
+            sources=_idx_pair(
+                _MNIST,
+                train=("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+                test=("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
             ),
             options=("validation", "binarise"),
             title="MNIST",

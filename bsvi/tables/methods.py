@@ -58,7 +58,7 @@ def _walk(k: int, svi: "bsvi.SVI") -> Any:
     return replace(svi, steps=k)
 
 
-def _trained(k: int, svi: "bsvi.SVI", learned: bool = True) -> Any:
+def _make_end_to_end(k: int, svi: "bsvi.SVI", learned: bool = True) -> Any:
     walk = replace(svi, steps=k)
     return bsvi.EndToEnd(walk, bsvi.Rates(walk, learned))
 
@@ -171,7 +171,7 @@ METHODS: Table[Method] = Table(
         ),
         "sa-vae": Method(
             label="SA-VAE-k′",
-            draws=lambda k, svi: _trained(k + 1, svi, learned=False),
+            draws=lambda k, svi: _make_end_to_end(k + 1, svi, learned=False),
             pi=lambda weights: bsvi.Last(),
             theta=lambda: bsvi.AllDraws(),
             use_when="you need the baseline, end to end",
@@ -181,7 +181,7 @@ METHODS: Table[Method] = Table(
         ),
         "bsvi-e2e": Method(
             label="BSVI-k-E2E",
-            draws=_trained,
+            draws=_make_end_to_end,
             pi=_uniform,
             theta=lambda: bsvi.AllDraws(),
             use_when="you try what no paper has measured",

@@ -15,7 +15,7 @@ from bsvi.system.clock import Stopwatch, choose_clock
 from bsvi.system.signals import Signals
 from bsvi.training.health import ALONE, NotFinite, average_batch, check_batch, find_problem, step_sizes
 from bsvi.training.journal import Journal, Watcher
-from bsvi.training.phases import Phase, check_phases, name_of, phase_of
+from bsvi.training.phases import Phase, check_made, check_phases, name_of, phase_of
 from bsvi.training.state import Best, State, TrainingState, size_limit
 from bsvi.training.streams import BatchStream, start_at, take_next
 from bsvi.training.team import Team
@@ -63,6 +63,7 @@ def train(
     valid: BatchStream | None = None,
     settings: Training = Training(),  # noqa: B008 - frozen
     run: Run | Path | str | None = None,
+    *,
     watcher: Watcher = Watcher(),  # noqa: B008 - without state
     config: dict[str, Any] | None = None,
     team: Team = ALONE,
@@ -100,8 +101,9 @@ def train(
         'steps'
     """
     if isinstance(run, str | Path):
+        own: dict[str, Any] = {"watcher": watcher, "config": config, "team": team, "batch": batch, "ids": ids}
         with Run(run) if team.first else nullcontext() as opened:
-            return train(model, objective, batches, valid, settings, opened, watcher, config, team, batch, ids)
+            return train(model, objective, batches, valid, settings, opened, **own)
     phases = objective if isinstance(objective, list) else [Phase("", objective, settings.steps)]
     if isinstance(objective, list):
         check_phases(phases, settings.steps)
@@ -131,7 +133,7 @@ def train(
             over = used_up or state.step >= phase.last
             due = over or state.step % settings.valid_every == 0
             if valid is not None and due and state.looks.latest < state.step:
-                found = validate(model, phase.objective, valid, state.step, signals, team, batch, ids)
+                found = validate(model, phase.objective, valid, state.step, signals, team, batch=batch, ids=ids)
                 if found is None:  # a signal: it is looked at when the run is taken up again
                     stopped = team.agree_to_stop(signals.received)
                     break
@@ -227,15 +229,6 @@ def inference_parameters(objective: Objective) -> list[nn.Parameter]:
     """What a refinement learns: with phi, it infers. (pi is no part of it.)"""
     refinement: object = objective.refinement
     return list(refinement.parameters()) if isinstance(refinement, nn.Module) else []
-
-
-def check_made(phases: list[Phase]) -> None:
-    """Raise, with what to do, where an objective has weights whose shape only a first batch would tell."""
-    if any(nn.parameter.is_lazy(p) for phase in phases for p in phase.objective.parameters()):
-        raise ValueError(
-            "the refinement's network does not know the width of lambda yet, so it could not be saved or resumed; say it: "
-            "bsvi.objective(name, width=2 * latent)"
-        )
 
 
 def anneal_beta(settings: Training, step: int) -> float:

@@ -7,6 +7,8 @@ as they are made, without moments, and with nothing seen of validation: bounds o
 from dataclasses import dataclass
 from itertools import pairwise
 
+from torch import nn
+
 from bsvi.objectives import Objective
 
 
@@ -42,4 +44,13 @@ def check_phases(phases: list[Phase], steps: int) -> None:
     if len(ends) == 1 or any(b <= a for a, b in pairwise(ends)) or ends[-1] != steps:
         raise ValueError(
             f"phases must end at rising updates, the last at settings.steps = {steps}, got {ends[1:]}; change one of them"
+        )
+
+
+def check_made(phases: list[Phase]) -> None:
+    """Raise, with what to do, where an objective has weights whose shape only a first batch would tell."""
+    if any(nn.parameter.is_lazy(p) for phase in phases for p in phase.objective.parameters()):
+        raise ValueError(
+            "the refinement's network does not know the width of lambda yet, so it could not be saved or resumed; say it: "
+            "bsvi.objective(name, width=2 * latent)"
         )

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from bsvi.examples import Pick, count, unpack
-from bsvi.model import in_eval_mode
 from bsvi.objectives import BadInput, Objective
+from bsvi.parameters import in_eval_mode
 from bsvi.system.signals import Signals
 from bsvi.training.health import ALONE, check_batch
 from bsvi.training.streams import BatchStream
@@ -22,6 +22,7 @@ def validate(
     step: int = 0,
     signals: Signals | None = None,
     team: Team = ALONE,
+    *,
     batch: Pick | None = None,
     ids: Pick | None = None,
 ) -> tuple[float, Any] | None:

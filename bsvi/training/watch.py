@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from bsvi.model import in_eval_mode
+from bsvi.parameters import in_eval_mode
 from bsvi.system.clock import Stopwatch, format_duration
 from bsvi.system.files import make_folder
 from bsvi.system.terminal import open_console

@@ -17,7 +17,7 @@ from bsvi.evaluation.certificate import certify
 from bsvi.evaluation.scores import Scores
 from bsvi.sweeps.jobs import is_scored
 from tests.evaluation.oracle import batches, data
-from tests.evaluation.test_side_by_side import COMMON, TRAIN
+from tests.evaluation.test_side_by_side import COMMON
 from tests.oracles import PPCA, mean_and_error
 
 POOR = Budget(climb=1, samples=1, rounds=0, draws=1, chains=2, temperatures=6, leapfrog=2)
@@ -81,18 +81,6 @@ def test_evaluate_takes_further_estimators_and_keeps_them(tmp_path):
             bsvi.evaluate(model, batches(x, 6), **asked | change)
     with pytest.raises(ValueError, match="give a list"):
         bsvi.evaluate(model, iter(batches(x, 6)), **asked)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    assert cli.main(["train", *TRAIN.split(), "--device", "cpu", "--threads", "1", "--out", str(folder)]) == 0
-    return folder
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "run")
 
 
 def evaluate(run, *more):

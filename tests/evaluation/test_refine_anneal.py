@@ -71,7 +71,7 @@ def test_weights_average_to_p_of_x_with_learned_correlations():
 
 def adapt_on_weighed_chains(patch):
     own = module.anneal
-    patch.setattr(module, "anneal", lambda *a, **k: own(*a[:6], None, first_step=3.0, rate=2.0))
+    patch.setattr(module, "anneal", lambda *a, **k: own(*a[:6], steps=None, first_step=3.0, rate=2.0))
 
 
 def leave_out_the_normaliser(patch):

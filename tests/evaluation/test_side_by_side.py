@@ -1,7 +1,6 @@
 """Results of different questions live side by side in a run folder, and the best one is what readers find."""
 
 import json
-import shutil
 import threading
 import time
 
@@ -13,22 +12,7 @@ from bsvi.evaluation.scores import Scores
 from bsvi.runs import results
 from bsvi.sweeps.jobs import is_scored
 
-TRAIN = (
-    "digits --net.kind mlp --net.hidden 8 --net.latent 2 --svi.steps 2 --steps 4 --valid-every 2 --logger none --quiet"
-)
 COMMON = ["--threads", "1", "--device", "cpu", "--compile", "off", "--quiet"]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    assert cli.main(["train", *TRAIN.split(), "--device", "cpu", "--threads", "1", "--out", str(folder)]) == 0
-    return folder
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "run")
 
 
 def evaluate(run, k, examples, *more):

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from bsvi.model import find_trainable, freeze
 from bsvi.nets import MLPDecoder, PixelCNN
+from bsvi.parameters import find_trainable, freeze
 from bsvi.system import runtime
 from bsvi.system.runtime import CompiledByShape, Runtime, compile_decoder, is_heavy, start
 
@@ -133,7 +133,7 @@ def test_a_failing_compiler_falls_back_to_the_eager_path_with_one_line(monkeypat
 COMPILED = """
 import torch
 from bsvi.nets import PixelCNN
-from bsvi.model import freeze
+from bsvi.parameters import freeze
 from bsvi.system.runtime import CompiledByShape, compile_decoder
 
 CompiledByShape.backend = "{backend}"

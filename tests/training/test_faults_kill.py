@@ -88,9 +88,9 @@ def kill_in_validation(look):
 
     validate, count = bsvi.training.loop.validate, [0]
 
-    def killed(*words):
+    def killed(*words, **more):
         count[0] += 1
-        found = validate(*words)
+        found = validate(*words, **more)
         return os.kill(os.getpid(), signal.SIGKILL) if count[0] == look else found
 
     bsvi.training.loop.validate = killed

@@ -8,7 +8,7 @@ import pytest
 
 from tests.training import faults
 from tests.training.children import Child, ending, train_through, train_words
-from tests.training.test_command import failing, slow_after_meeting
+from tests.training.commands import failing, slow_after_meeting
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -13,7 +13,7 @@ from bsvi.runs.folder import Run
 from bsvi.training.state import select_prefix
 from tests.training import faults
 from tests.training.children import TINY, Child, ending, train_through, train_words
-from tests.training.test_command import in_process
+from tests.training.commands import in_process
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from torch import nn
 
 import bsvi
 from bsvi.data.batches import Batch
-from bsvi.model import in_eval_mode
+from bsvi.parameters import in_eval_mode
 from bsvi.runs.checkpoint import pack, unpack
 from bsvi.runs.folder import Run
 from bsvi.training.health import NotFinite
@@ -85,7 +85,14 @@ def test_training_stops_early_and_leaves_the_best_weights(tmp_path):
     script = Scripted(objective, [bound for bound in bounds for _ in VALID])
     watcher = Noting()
     result = bsvi.train(
-        model, script, batches(), VALID, settings(steps=60, valid_every=2, patience=3), tmp_path, watcher, {"a": 1}
+        model,
+        script,
+        batches(),
+        VALID,
+        settings(steps=60, valid_every=2, patience=3),
+        tmp_path,
+        watcher=watcher,
+        config={"a": 1},
     )
     assert (result.stopped, result.steps, result.best_step, result.best_valid_bound) == ("early", 10, 4, -5.0)
     assert [line["best"] for line in watcher.looks] == [True, True, False, False, False]
@@ -381,5 +388,7 @@ def test_a_checkpoint_from_before_pi_was_kept_opens_and_says_so(tmp_path):
     run.checkpoints()[0].write_bytes(pack(old, scalars))
     model, objective = make("bsvi-pi")
     watcher = Noting()
-    assert bsvi.train(model, objective, batches(), VALID, settings(steps=6, valid_every=2), tmp_path, watcher).finished
+    assert bsvi.train(
+        model, objective, batches(), VALID, settings(steps=6, valid_every=2), tmp_path, watcher=watcher
+    ).finished
     assert watcher.said[0] == "resumed at step 6; pi of the best step is not in this older checkpoint"

@@ -15,8 +15,8 @@ from bsvi.runs.folder import Run
 from bsvi.training.loop import Watcher
 from bsvi.training.phases import Phase
 from tests.training.children import TINY, ending
+from tests.training.commands import in_process
 from tests.training.small import VALID, batches, make, settings, state_of
-from tests.training.test_command import in_process
 
 STEPS = 15
 
@@ -44,7 +44,7 @@ class Killed(Watcher):
 def run(folder, at=0):
     model, _ = make()  # which seeds
     made = settings(steps=STEPS, save_every=1e-9, valid_every=4)
-    return bsvi.train(model, phases(), batches(), VALID, made, folder, Killed(at)), model
+    return bsvi.train(model, phases(), batches(), VALID, made, folder, watcher=Killed(at)), model
 
 
 def test_a_run_with_phases_that_is_killed_around_a_change_goes_on_bitwise(tmp_path):
