@@ -119,10 +119,8 @@ def build_plan(arguments: argparse.Namespace, commands: dict[str, "Command"]) ->
         clock = CLOCKS[arguments.clock]
         passes = count_evaluate_passes(arguments.k, draws, e.svi.samples)
         rows = choose_batch_size(e.net, images.shape[1:], passes, started.threads, name)
-        pace, basis = (
-            measure_pace(e, images, methods, started, arguments.measure, clock, say=print_progress, rows=rows),
-            "measured",
-        )
+        pace = measure_pace(e, images, methods, started, arguments.measure, clock, say=print_progress, rows=rows)
+        basis = "measured"
         where = f"{name} of this machine, {started.threads} threads, compile {started.compile}, {arguments.clock} time"
     seconds = {method: pace.of(one, images, evaluation) for method, one in methods.items()}
     return make_plan(experiments, where, counts, seconds, evaluation, seeds, devices=arguments.devices, basis=basis)

@@ -1,10 +1,11 @@
 """Images one can trust: loaders, download, and batches that are functions of (seed, epoch, example)."""
 
 from bsvi.data.batches import EVALUATION_SEED, Batch, evaluation_batches, training_batches
-from bsvi.data.catalogue import check, fetch, list_datasets, load
+from bsvi.data.catalogue import fetch, list_datasets, load
 from bsvi.data.dataset import SPLIT_SEED, Dataset, Split
 from bsvi.data.digits import load_digits
 from bsvi.data.download import Unavailable
+from bsvi.data.inspection import check
 from bsvi.data.integrity import BadFile
 
 __all__ = [
