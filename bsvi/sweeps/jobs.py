@@ -24,15 +24,16 @@ ENDED = ("done", "failed", "stopped")  # stopped: saved at its time limit, to be
 
 @dataclass
 class Job:
-    """One method with one seed: train, then evaluate."""
+    """One method with one seed: train, then evaluate, then draw if there are words for it."""
 
     experiment: Experiment
     folder: Path
     train: list[str]  # words after ``bsvi``
     evaluate: list[str]
     scored: Callable[[], bool]  # can be pickled, as jobs are shipped to other machines
+    sample: list[str] = field(default_factory=list)  # none: no pictures
     process: subprocess.Popen[bytes] | Forked | None = field(default=None, repr=False)
-    stage: str = "waiting"  # waiting, training, evaluating; then one of ENDED
+    stage: str = "waiting"  # waiting, training, evaluating, drawing; then one of ENDED
     problem: str = ""
 
     @property
@@ -79,6 +80,9 @@ class Job:
         if not self.scored():
             self.stage = "evaluating"
             return self.evaluate
+        if self.sample and not (self.folder / "samples/reconstructions.png").exists():
+            self.stage = "drawing"
+            return self.sample
         self.stage = "done"
         return None
 
