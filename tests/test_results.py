@@ -85,6 +85,7 @@ def files_in(folder):
 
 
 def test_publishing_leaves_a_handful_of_files_from_which_the_report_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("bsvi.report.make.FIRST_FIGURES", [])
     monkeypatch.setattr("bsvi.report.make.FIGURES", [draw_progress])  # to be quick
     for method in ("vae", "bsvi"):
         make_run(tmp_path / "runs", method, 0, experiment="made", steps=100)

@@ -60,9 +60,15 @@ def summarise(plan: list[Job], folder: Path) -> int:
     return 1 if failed else 0
 
 
+def find_progress(arguments: argparse.Namespace) -> Path:
+    """Where a sweep tells others how far it is: beside the folders of its runs."""
+    path: Path = arguments.runs / arguments.experiment / "sweep.json"
+    return path
+
+
 def run_locally(plan: list[Job], arguments: argparse.Namespace, workers: int) -> bool:
     signal.signal(signal.SIGTERM, _stop)
-    with Display(plan, workers) as display:
+    with Display(plan, workers, find_progress(arguments)) as display:
         run_jobs(plan, workers, display)
     return False
 
@@ -73,7 +79,8 @@ def run_on_ray(plan: list[Job], arguments: argparse.Namespace, workers: int) -> 
     settings = RaySettings(arguments.address, arguments.cpus_per_run, arguments.gpus_per_run, arguments.jobs)
     if all(job.next_words() is None for job in plan):
         return False
-    display, received = Display(plan, arguments.jobs or len(plan)), SignalNote()
+    display = Display(plan, arguments.jobs or len(plan), find_progress(arguments))
+    received = SignalNote()
     with RayEngine(settings) as engine, received:
         print(engine.describe(), flush=True)
 
@@ -107,7 +114,7 @@ def run_on_slurm(plan: list[Job], arguments: argparse.Namespace, workers: int) -
     if arguments.submit_only:
         return True
     signal.signal(signal.SIGTERM, _stop)
-    with Display(plan, arguments.jobs or len(plan)) as display:
+    with Display(plan, arguments.jobs or len(plan), find_progress(arguments)) as display:
         engine.follow(plan, ids, display)
     return False
 

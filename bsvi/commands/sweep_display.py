@@ -1,7 +1,10 @@
 """One display for all runs of a sweep: stage, bound and time left of each, and of all together."""
 
+import contextlib
+import json
 import math
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +12,22 @@ from typing import Any
 
 from bsvi.sweeps.jobs import ENDED, Job
 from bsvi.system.clock import Stopwatch, format_duration
-from bsvi.system.files import open_to_read
+from bsvi.system.files import open_to_read, write_atomically
 from bsvi.system.reading import read_json
 from bsvi.system.terminal import open_console
 
-RUNNING = ("training", "evaluating")
+RUNNING = ("training", "evaluating", "drawing")
 ORDER = (*RUNNING, "failed", "stopped", "waiting", "done")  # who is shown first where there is no room for all
+TELL_EVERY = 5.0  # seconds between two files of progress
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """Seconds of the clock to come, the share of the work that is done, and whether no image was evaluated yet."""
+
+    seconds: float
+    share: float
+    no_images: bool
 
 
 @dataclass
@@ -98,11 +111,13 @@ def count_images(job: Job) -> int:
 class Display:
     """``with Display(plan) as show: show(jobs)``: a live table on a terminal, a line at each change elsewhere."""
 
-    def __init__(self, plan: list[Job], workers: int = 1) -> None:
+    def __init__(self, plan: list[Job], workers: int = 1, progress: Path | None = None) -> None:
         from rich.live import Live
 
         self.console = open_console()
         self.jobs, self.workers = plan, workers
+        self.progress = progress  # the file that tells others
+        self.told: Stopwatch | None = None  # since it was written
         self.seen = {job.name: JobProgress() for job in plan}
         self.stages: dict[str, str] = {}
         self.last: Stopwatch | None = None  # since the last look
@@ -118,6 +133,8 @@ class Display:
     def __exit__(self, *error: object) -> None:
         if self.live is not None:
             self.live.stop()  # draws once more, and leaves that on the screen
+        self.told = None
+        self.write_progress()
 
     def __call__(self, jobs: list[Job]) -> None:
         ended = all(job.stage in ENDED for job in jobs)
@@ -133,6 +150,7 @@ class Display:
                 self.print_stage(job)
         if self.live is not None:
             self.live.refresh()
+        self.write_progress()
 
     def print_stage(self, job: Job) -> None:
         """A line for a run whose stage has changed, where there is no live table; why it waits again in any case."""
@@ -181,9 +199,24 @@ class Display:
         return f"{len(self.jobs)} runs{self.time_left()}: {told}{more}"
 
     def time_left(self) -> str:
-        """The work to come at the paces seen so far, shared among the workers; what was not seen yet is named."""
-        left, spent, unknown = 0.0, 0.0, False
-        trained = [self.seen[job.name].pace(job) for job in self.jobs if self.seen[job.name].step]
+        """The share that is done and the time left, in words; what was not seen yet is named."""
+        found = self.estimate_left()
+        if found is None or not found.seconds:
+            return ""
+        share = f", {100 * found.share:.0f}% done, about {format_duration(found.seconds)} left"
+        return share + (" before evaluation" if found.no_images else "")
+
+    def estimate_left(self) -> "TimeLeft | None":
+        """The work to come at the paces seen so far, shared among the workers; None before the first pace.
+
+        A run that has not begun goes at the pace of its method, or where there is none yet at the mean pace.
+        """
+        left, spent = 0.0, 0.0
+        paces: dict[str, list[float]] = {}
+        for job in self.jobs:
+            if self.seen[job.name].step:
+                paces.setdefault(job.experiment.method, []).append(self.seen[job.name].pace(job))
+        all_paces = [pace for known in paces.values() for pace in known]
         judged = [seen.image_seconds / seen.images for seen in self.seen.values() if seen.images]
         for job in self.jobs:
             seen = self.seen[job.name]
@@ -191,17 +224,25 @@ class Display:
             if job.stage in ENDED:
                 continue
             training = seen.training_left(job)
-            if training is None and trained:
-                training = sum(trained) / len(trained) * seen.count_training(job)[1]
+            if training is None:
+                known = paces.get(job.experiment.method, all_paces)
+                if not known:
+                    return None
+                training = sum(known) / len(known) * seen.count_training(job)[1]
+            left += training
             if judged:
                 images = max(0, (seen.all_images or max(s.all_images for s in self.seen.values())) - seen.images)
                 left += sum(judged) / len(judged) * images
-            unknown = unknown or not judged
-            left += training or 0.0
-            if training is None:
-                return ""
-        if not left:
-            return ""
         active = max(1, min(self.workers, sum(job.stage not in ENDED for job in self.jobs)))
-        share = f", {100 * spent / (spent + left):.0f}% done, about {format_duration(left / active)} left"
-        return share + (" before evaluation" if unknown else "")
+        return TimeLeft(left / active, spent / (spent + left) if spent + left else 0.0, not judged)
+
+    def write_progress(self) -> None:
+        """Tell others, such as a page that is being watched, how far the sweep is; what cannot be written is not told."""
+        if self.progress is None or (self.told is not None and self.told.seconds < TELL_EVERY):
+            return
+        self.told, found = Stopwatch(), self.estimate_left()
+        counts = Counter(job.stage for job in self.jobs)
+        about: dict[str, Any] = {"runs": len(self.jobs), **{stage: counts[stage] for stage in ORDER}}
+        about |= {"seconds_left": None if found is None else round(found.seconds, 1), "written": round(time.time(), 1)}
+        with contextlib.suppress(OSError):
+            write_atomically(self.progress, json.dumps(about).encode())

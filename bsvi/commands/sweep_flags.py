@@ -53,6 +53,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--examples", type=int, help="evaluate the first N test images only")
     add("--iwae", type=int, nargs="*", help="numbers of IWAE draws (default k to 5k)")
     add_estimators(parser)
+    add("--pictures", action="store_true", help="also draw the images of bsvi sample, for runs of the first seed")
     add("--equal-time", type=float, metavar="SECONDS", help="train every run for so many CPU seconds of updates")
     add("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
     add("--threads", type=int, metavar="N", help="CPU threads of a run (default: the cores shared among the runs)")

@@ -48,7 +48,11 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
                 evaluate += ["--estimator", *arguments.estimator, "--passes", str(arguments.passes)]
             wanted = [ESTIMATORS[name].name(arguments.passes) for name in arguments.estimator]
             scored = partial(is_scored, folder, arguments.k, arguments.examples, arguments.iwae, wanted)
-            jobs.append(Job(experiment, folder, ["train", *words, "--quiet"], evaluate, scored))
+            job = Job(experiment, folder, ["train", *words, "--quiet"], evaluate, scored)
+            if arguments.pictures and seed == found[0]:
+                job.sample = ["sample", str(folder), "--device", command.device]
+                job.sample += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
+            jobs.append(job)
     check_folders(jobs)
     return jobs
 

@@ -32,7 +32,8 @@ def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult], beyo
     return ReportTable(
         name=f"{make_slug(experiment.name)}-claims{'-beyond' if beyond else ''}",
         title=f"Claims {'beyond' if beyond else 'of'} the paper in these runs, {experiment.name}",
-        caption="Only runs that agree in all but the method and the seed are compared. A claim holds if the whole 95% "
+        caption="Only runs that agree in all but the method and the seed are compared, "
+        f"{describe_budget(experiment)}. A claim holds if the whole 95% "
         "interval says so and is contradicted if the whole interval denies it; either takes three seeds. "
         "“Close” and “at least” allow the margin given. About one in twenty intervals misses by chance.",
         columns=[Column(title, numeric=numeric) for title, numeric in titles],
@@ -40,6 +41,13 @@ def make_claims_table(experiment: ExperimentRuns, lines: list[ClaimResult], beyo
         notes=describe_left_out(experiment),
         kind="claims",
     )
+
+
+def describe_budget(experiment: ExperimentRuns) -> str:
+    """What all runs that are compared had as much of."""
+    if experiment.seconds is None:
+        return "after equally many updates"
+    return f"after {experiment.seconds:g} seconds of updates each (CPU time), where the paper counts updates"
 
 
 def describe_left_out(experiment: ExperimentRuns) -> list[str]:

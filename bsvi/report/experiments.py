@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bsvi.report.paper import ORDER, find_dataset
-from bsvi.report.records import ReportedRun, ReportWarning
+from bsvi.report.records import ReportedRun, ReportWarning, to_number
 from bsvi.report.settings import make_settings_key, read_circumstances, read_settings
 from bsvi.tables.methods import METHODS, find_label
 
@@ -87,6 +87,13 @@ class ExperimentRuns:
     def left_out(self) -> list[Row]:
         """The rows that no claim is about, as they differ from the others in more than the method."""
         return [row for row in self.rows if row.variant]
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds of updates that every run has which claims compare (`--equal-time`); None: equally many updates."""
+        alike = [run for row in self.rows if not row.variant for run in row.runs]
+        found = {to_number(read_settings(run).get("seconds")) for run in alike}
+        return found.pop() if len(found) == 1 else None
 
     def splits(self) -> list[str]:
         return [split for split in ("test", "train", "valid") if any(split in run.scores for run in self.runs)]

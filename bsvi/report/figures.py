@@ -17,6 +17,7 @@ from bsvi.report.curves import (
 )
 from bsvi.report.experiments import ExperimentRuns, Row
 from bsvi.report.measures import measure_rows_difference
+from bsvi.report.pictures import draw_reconstructions, draw_samples
 from bsvi.report.style import LINE, MUTED, ReportFigure, find_look, label_points, new_figure
 from bsvi.report.tables import make_slug
 from bsvi.system.files import open_to_read
@@ -42,6 +43,20 @@ def draw_differences(experiment: ExperimentRuns) -> ReportFigure | None:
     figure = new_figure(height=0.9 + 0.32 * len(known))
     axes = figure.subplots()
     axes.axvline(0, color=MUTED, linewidth=1)
+    beyond = sum(row.beyond for row, _ in known)  # the last of the rows
+    if 0 < beyond < len(known):
+        axes.axhline(beyond - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
+        text = "above: the paper’s methods; below: beyond the paper"
+        axes.annotate(
+            text,
+            (1, beyond - 0.5),
+            (0, 2),
+            ("axes fraction", "data"),
+            "offset points",
+            ha="right",
+            color=MUTED,
+            fontsize=7.5,
+        )
     for i, (row, interval) in enumerate(reversed(known)):
         style = find_look(row.method)
         if np.isfinite(interval.low):
@@ -55,8 +70,9 @@ def draw_differences(experiment: ExperimentRuns) -> ReportFigure | None:
     one = " One seed: the intervals cover examples alone." if any(i.seeds < 2 for _, i in known) else ""
     return ReportFigure(
         name=f"{make_slug(experiment.name)}-differences",
-        title=f"Gain over {base.label}",
-        caption=f"Paired differences in test log-likelihood, with 95% intervals over seeds and examples.{one}",
+        title=f"Where each method stands: gain over {base.label}",
+        caption="Right is better. Paired differences in test log-likelihood, with 95% intervals over seeds and examples: "
+        f"a bar that touches the line at 0 shows no difference.{one}",
         alt=f"Difference to {base.label} in nats: {'; '.join(parts)}.",
         figure=figure,
     )
@@ -165,9 +181,13 @@ def draw_latent(experiment: ExperimentRuns) -> ReportFigure | None:
     )
 
 
-# Each returns None where its data are missing; all are to be called within `styled()`.
-FIGURES: tuple[Callable[[ExperimentRuns], ReportFigure | None], ...] = (
+# Each returns None where its data are missing; all are to be called within `use_style()`.
+FIRST_FIGURES: tuple[Callable[[ExperimentRuns], ReportFigure | None], ...] = (  # before the tables
     draw_differences,
+    draw_reconstructions,
+    draw_samples,
+)
+FIGURES: tuple[Callable[[ExperimentRuns], ReportFigure | None], ...] = (
     draw_curves,
     draw_rate_distortion,
     draw_cost,

@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from bsvi.report import render, run_tables, tables
+from bsvi.report.beyond import check_beyond
 from bsvi.report.cells import ReportTable
 from bsvi.report.claim_tables import make_claims_table
-from bsvi.report.claims import check_beyond, check_claims
+from bsvi.report.claims import check_claims
 from bsvi.report.estimates import make_estimates_table
 from bsvi.report.experiments import ExperimentRuns, group_runs
-from bsvi.report.figures import FIGURES
+from bsvi.report.figures import FIGURES, FIRST_FIGURES
 from bsvi.report.page import Section, to_page
+from bsvi.report.progress import read_progress
 from bsvi.report.records import ReportedRun, ReportWarning
 from bsvi.report.runs import find_runs, read_runs
-from bsvi.report.style import ReportFigure, to_bytes, use_style
+from bsvi.report.style import to_bytes, use_style
 from bsvi.report.words import write_summary
-from bsvi.system.clock import Stopwatch
+from bsvi.system.clock import CLOCKS
 from bsvi.system.files import write_atomically
 
 _WATCHED = (
@@ -78,11 +80,11 @@ def make_report(
     seen: object = None
     try:
         while True:
-            looked, now = Stopwatch(), _state(places)
+            spent, now = CLOCKS["cpu"](), _state(places)
             if now != seen:
                 _write(places, out, reload=every, say=say)
                 seen = now
-            wait(max(every, 9 * looked.seconds))
+            wait(max(every, 9 * (CLOCKS["cpu"]() - spent)))
     except KeyboardInterrupt:
         say("ending: the last page and the files of the figures are being written")
         return _write(places, out, reload=0.0)
@@ -114,11 +116,12 @@ def _write(places: list[Path], out: Path, reload: float, say: Callable[[str], No
                 for suffix, write in _WRITERS.items():
                     path = out / "tables" / f"{table.name}.{suffix}"
                     write_atomically(path, write(table).encode(errors="replace"), within=out)
-            for drawn in section.figures if not reload else ():
+            for drawn in (*section.first, *section.figures) if not reload else ():
                 for kind in ("png", "pdf"):
                     path = out / "figures" / f"{drawn.name}.{kind}"
                     write_atomically(path, to_bytes(drawn.figure, kind), within=out)
-        page = to_page(sections, tables.make_paper_tables(), warnings, reload)
+        progress = read_progress(places) if reload else None
+        page = to_page(sections, tables.make_paper_tables(), warnings, reload, progress)
     path = out / "index.html"
     write_atomically(path, page.encode(errors="replace"))
     say(f"{time.strftime('%H:%M:%S')} written: {_count(runs)}{f', {len(warnings)} left out' if warnings else ''}")
@@ -156,9 +159,9 @@ def _section(experiment: ExperimentRuns) -> Section:
 
     known = any(not row.beyond for row in experiment.rows)  # else the paper says nothing about these runs
     lines = next(iter(attempt("the check of claims", lambda: check_claims(experiment) if known else [])), [])
-    sentences = next(iter(attempt("the summary", lambda: write_summary(experiment, lines))), [])
-    claims = attempt("the table of claims", lambda: make_claims_table(experiment, lines) if lines else None)
     beyond = next(iter(attempt("the check of claims beyond the paper", lambda: check_beyond(experiment))), [])
+    sentences = next(iter(attempt("the summary", lambda: write_summary(experiment, lines, beyond))), [])
+    claims = attempt("the table of claims", lambda: make_claims_table(experiment, lines) if lines else None)
     claims += attempt(
         "the table of claims beyond the paper",
         lambda: make_claims_table(experiment, beyond, beyond=True) if beyond else None,
@@ -172,10 +175,15 @@ def _section(experiment: ExperimentRuns) -> Section:
             scores += attempt("the table of estimators", partial(make_estimates_table, experiment))
     about = attempt("the table of cost", partial(run_tables.make_cost_table, experiment))
     about += attempt("the table of runs", partial(run_tables.make_runs_table, experiment))
-    figures: list[ReportFigure] = []
-    for draw in FIGURES:
-        figures += attempt(f"the figure of {draw.__name__.removeprefix('draw_')}", partial(draw, experiment))
-    return Section(experiment, lines, sentences, claims, scores, about, figures, warnings)
+    first, figures = [
+        [made for draw in draws for made in attempt(_name_figure(draw), partial(draw, experiment))]
+        for draws in (FIRST_FIGURES, FIGURES)
+    ]
+    return Section(experiment, lines, sentences, claims, scores, about, first, figures, warnings)
+
+
+def _name_figure(draw: Callable[..., object]) -> str:
+    return f"the figure of {draw.__name__.removeprefix('draw_').replace('_', ' ')}"
 
 
 def _state(places: Iterable[Path]) -> object:

@@ -12,11 +12,12 @@ from bsvi.report import paper, render
 from bsvi.report.cells import ReportTable, format_number
 from bsvi.report.claims import CONTRADICTED, HOLDS, NOT_SHOWN, ClaimResult
 from bsvi.report.experiments import ExperimentRuns
-from bsvi.report.kinds import WarningKind, group_by_kind
+from bsvi.report.progress import Progress
 from bsvi.report.records import ReportWarning
 from bsvi.report.settings import read_settings
 from bsvi.report.style import ReportFigure, make_palette, to_svg
 from bsvi.report.tables import make_slug
+from bsvi.report.warned import list_warnings
 from bsvi.report.words import count_verdicts, find_best_row
 
 
@@ -30,12 +31,17 @@ class Section:
     claims: list[ReportTable]
     scores: list[ReportTable]
     about_runs: list[ReportTable]
+    first: list[ReportFigure]  # before the tables
     figures: list[ReportFigure]
     warnings: list[ReportWarning]
 
 
 def to_page(
-    sections: list[Section], papers: list[ReportTable], warnings: list[ReportWarning], reload: float = 0.0
+    sections: list[Section],
+    papers: list[ReportTable],
+    warnings: list[ReportWarning],
+    reload: float = 0.0,
+    progress: Progress | None = None,
 ) -> str:
     """The whole page as HTML; `reload` is the number of seconds after which it loads itself again (0: never)."""
     style = (
@@ -71,11 +77,11 @@ def to_page(
 <h1>Buffered Stochastic Variational Inference, measured</h1>
 <p class="lead">{len(sections)} experiment{"s" * (len(sections) != 1)}, {runs} run{"s" * (runs != 1)}, beside the numbers of
 Shu, Bui, Whang and Ermon (AISTATS 2019). Made {made} by <code>bsvi report</code>.</p>
-{_LIVE.format(seconds=f"{reload:g}") if reload else ""}
+{_live(reload, progress) if reload else ""}
 </header>
 <nav aria-label="Contents"><ul>{nav}</ul></nav>
 <main id="main">
-{_warnings("page", warnings)}
+{list_warnings("page", warnings)}
 {body}
 {_papers(papers)}
 {_NOTES}
@@ -92,10 +98,18 @@ and figures (PNG, PDF) as files.</footer>
 """
 
 
-_LIVE = (
-    '<p class="live"><span>Live: loads itself again every {seconds} s while <code>bsvi report --watch</code> runs.</span>'
-    '<button type="button" id="pause">Pause</button></p>'
-)
+def _live(reload: float, progress: Progress | None) -> str:
+    """That the page is still being written, how far the runs are, and a button to stop it from moving."""
+    far = ""
+    if progress is not None:
+        bar = f'<progress max="{progress.runs}" value="{progress.done}" aria-label="Runs that are done"></progress>'
+        far = f"<b>{progress.describe()}.</b> {bar} "
+    return (
+        f'<p class="live"><span>{far}This page loads itself again every {reload:g} s while <code>bsvi report --watch</code> '
+        'runs.</span><button type="button" id="pause">Pause</button></p>'
+    )
+
+
 _NOTES = f"""<section id="notes"><h2>Notes</h2>
 <p><b>Scores.</b> Log-likelihood is estimated by BSVI with many steps and uniform weights, a lower bound in expectation;
 ELBO* is the bound of the last proposal, KL* and Reconstruction* its parts. {html.escape(paper.SIGNS)}</p>
@@ -112,13 +126,19 @@ def _section(section: Section) -> str:
     experiment, anchor = section.experiment, make_slug(section.experiment.name)
     sentences = "".join(f"<p>{_code(sentence)}</p>" for sentence in section.sentences)
     figures = "".join(map(_figure, section.figures))
+    pictures = "".join(map(_figure, section.first))
     first, rest = section.scores[:1], section.scores[1:]
     parts = [
         f'<section id="{anchor}"><h2>{html.escape(experiment.name)}</h2>{_tiles(section)}',
-        f'<div class="summary">{sentences}</div>{_warnings(anchor, section.warnings)}',
+        f'<div class="summary">{sentences}</div>{_numbers(experiment)}',
+        f'<div class="figures">{pictures}</div>' if pictures else "",
+        list_warnings(anchor, section.warnings),
         f"<h3>Scores</h3>{_tables(first)}" if first else "",
-        f"<h3>Does the paper hold?</h3>{_tables(section.claims)}" if section.claims else "",
-        f'<h3>Figures</h3>{_numbers(experiment)}<div class="figures">{figures}</div>' if figures else "",
+        f"<h3>Does the paper hold?</h3>{_tables(section.claims[:1])}" if section.lines else "",
+        f"<h3>Beyond the paper</h3>{_tables(section.claims[bool(section.lines) :])}"
+        if section.claims[bool(section.lines) :]
+        else "",
+        f'<h3>Figures</h3><div class="figures">{figures}</div>' if figures else "",
         f"<h3>More scores</h3>{_tables(rest)}" if rest else "",
         f"<h3>Runs and cost</h3>{_tables(section.about_runs)}{_settings(experiment)}</section>",
     ]
@@ -135,7 +155,10 @@ def _tiles(section: Section) -> str:
             ("", format_number(sum(means) / len(means)), f"{'' if alone else 'best '}test log-likelihood: {best.label}")
         )
     if section.lines:
-        tiles += [(HOLDS, str(found[HOLDS]), "claims hold"), (NOT_SHOWN, str(found[NOT_SHOWN]), "not shown")]
+        tiles += [
+            (HOLDS, str(found[HOLDS]), "of the paper’s claims hold"),
+            (NOT_SHOWN, str(found[NOT_SHOWN]), "not shown"),
+        ]
         tiles.append((CONTRADICTED if found[CONTRADICTED] else "", str(found[CONTRADICTED]), "contradicted"))
     done = sum(run.result is not None for run in section.experiment.runs)
     tiles.append(("", f"{done}/{len(section.experiment.runs)}", "runs ended"))
@@ -174,39 +197,6 @@ def _figure(drawn: ReportFigure) -> str:
         f"{to_svg(drawn.figure, drawn.name)}</button>"
         f'<figcaption><b>{title}.</b> <span class="caption">{caption}</span></figcaption></figure>'
     )
-
-
-def _warnings(anchor: str, warnings: list[ReportWarning]) -> str:
-    if not warnings:
-        return ""
-    kinds = group_by_kind(warnings)
-    title = _count(len(warnings), "warning")
-    title += f" of {_count(len(kinds), 'kind')}" if len(kinds) < len(warnings) else ""
-    return (
-        f'<details class="warnings" id="{anchor}-warnings"{" open" * (len(kinds) <= 8)}><summary>{title}: read before '
-        f"trusting a number</summary><ul>{''.join(map(_kind, kinds))}</ul></details>"
-    )
-
-
-def _kind(kind: WarningKind) -> str:
-    if len(kind.warnings) == 1:
-        return f"<li>{_show_warning(kind.warnings[0].where, kind.warnings[0].text)}</li>"
-    members = [(warned.where, "" if warned.text == kind.text else warned.text) for warned in kind.warnings]
-    items = "".join(f"<li>{_show_warning(where, text)}</li>" for where, text in members)
-    places = len({warned.where for warned in kind.warnings})
-    count = _count(places, "run") if places > 1 else f"{len(kind.warnings)} times"
-    return (
-        f"<li><b>{count}</b>: {html.escape(kind.text)}<details><summary>Which</summary><ul>{items}</ul></details></li>"
-    )
-
-
-def _show_warning(where: str, text: str) -> str:
-    place = f"<code>{html.escape(where)}</code>" if where else ""
-    return ": ".join(filter(None, [place, html.escape(text)]))
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def _settings(experiment: ExperimentRuns) -> str:

@@ -12,8 +12,10 @@ from bsvi.tables.methods import METHODS
 MOST = 0.5  # of the images: from here on a high k-hat is told in the summary
 
 
-def write_summary(experiment: ExperimentRuns, lines: list[ClaimResult]) -> list[str]:
-    """The experiment's results, one sentence each."""
+def write_summary(
+    experiment: ExperimentRuns, lines: list[ClaimResult], beyond: list[ClaimResult] | None = None
+) -> list[str]:
+    """The experiment's results, one sentence each; `beyond` are the claims that are not the paper's."""
     sentences = [_describe_scope(experiment)]
     best = find_best_row(experiment)
     if best is None:
@@ -28,6 +30,7 @@ def write_summary(experiment: ExperimentRuns, lines: list[ClaimResult]) -> list[
         ]
         sentences += _describe_trained_steps(experiment)
         sentences += [*_describe_doubts(experiment), *([_describe_claims(experiment, lines)] if lines else [])]
+        sentences += [_describe_claims(experiment, beyond, "beyond the paper")] if beyond else []
     return sentences
 
 
@@ -50,6 +53,7 @@ def _describe_scope(experiment: ExperimentRuns) -> str:
     each += " each" if len(rows) > 1 else ""
     kind = "method" if all(not row.variant for row in rows) else "variant"
     text = f"{_count(len(rows), kind)} with {each}: {_count(len(experiment.runs), 'run')}"
+    text += f" of {experiment.seconds:g} seconds of updates" if experiment.seconds is not None else ""
     states = Counter(run.state for run in experiment.runs)
     if set(states) == {"scored"}:
         examples = {str(run.scores["test"].summary.get("examples")) for run in experiment.runs if "test" in run.scores}
@@ -156,10 +160,10 @@ def _describe_trained_steps(experiment: ExperimentRuns) -> list[str]:
     ]
 
 
-def _describe_claims(experiment: ExperimentRuns, lines: list[ClaimResult]) -> str:
+def _describe_claims(experiment: ExperimentRuns, lines: list[ClaimResult], whose: str = "of the paper") -> str:
     found = count_verdicts(lines)
     verbs = [f"{n} {one if n == 1 else many}" for n, one, many in zip(found.values(), _IS, _ARE, strict=True)]
-    text = f"Of {len(lines)} claims of the paper {verbs[0]}, {verbs[1]} and {verbs[2]}"
+    text = f"Of {_count(len(lines), 'claim')} {whose} {verbs[0]}, {verbs[1]} and {verbs[2]}"
     bad = [line.claim.text for line in lines if line.verdict == CONTRADICTED]
     most = max(len(row.runs) for row in experiment.rows)
     few = f" With {'one seed' if most == 1 else 'two seeds'} nothing can be shown." if most < FEWEST_SEEDS else ""

@@ -105,9 +105,9 @@ class Attempt:
         """Send a signal once, and only while it is listened to.
 
         A later signal kills training at once, and SLURM may have sent the first one to all processes of the job. Training
-        stops listening when it has one; evaluation never listens, and can be killed at any time.
+        stops listening when it has one; evaluation and drawing never listen, and can be killed at any time.
         """
-        if number not in self.asked and (self.job.stage == "evaluating" or has_handler(self.pid, number)):
+        if number not in self.asked and (self.job.stage != "training" or has_handler(self.pid, number)):
             self.asked.add(number)
             os.kill(self.pid, number)
 

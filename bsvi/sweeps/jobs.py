@@ -14,6 +14,7 @@ from typing import Any
 
 from bsvi.experiments.config import Experiment
 from bsvi.runs import results
+from bsvi.sweeps.forks import Forked, ForkPool
 from bsvi.system.files import open_to_read, open_to_write, printable
 from bsvi.system.reading import parse_json, read_json
 from bsvi.training.team import end_with_parent
@@ -23,15 +24,16 @@ ENDED = ("done", "failed", "stopped")  # stopped: saved at its time limit, to be
 
 @dataclass
 class Job:
-    """One method with one seed: train, then evaluate."""
+    """One method with one seed: train, then evaluate, then draw if there are words for it."""
 
     experiment: Experiment
     folder: Path
     train: list[str]  # words after ``bsvi``
     evaluate: list[str]
     scored: Callable[[], bool]  # can be pickled, as jobs are shipped to other machines
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    stage: str = "waiting"  # waiting, training, evaluating; then one of ENDED
+    sample: list[str] = field(default_factory=list)  # none: no pictures
+    process: subprocess.Popen[bytes] | Forked | None = field(default=None, repr=False)
+    stage: str = "waiting"  # waiting, training, evaluating, drawing; then one of ENDED
     problem: str = ""
 
     @property
@@ -78,6 +80,9 @@ class Job:
         if not self.scored():
             self.stage = "evaluating"
             return self.evaluate
+        if self.sample and not (self.folder / "samples/reconstructions.png").exists():
+            self.stage = "drawing"
+            return self.sample
         self.stage = "done"
         return None
 
@@ -111,15 +116,16 @@ def run_jobs(jobs: list[Job], workers: int, show: Callable[[list[Job]], None], p
     for job in waiting:
         job.stage = "waiting"
     running: list[Job] = []
+    pool = ForkPool()
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                start(job := waiting.pop(0))
+                start(job := waiting.pop(0), pool)
                 if job.stage != "done":  # by somebody else, while it waited here
                     running.append(job)
             for job in list(running):
                 if job.process is not None and job.process.poll() is not None:
-                    finish(job)
+                    finish(job, pool)
                     if job.stage in ENDED:
                         running.remove(job)
             show(jobs)
@@ -131,12 +137,13 @@ def run_jobs(jobs: list[Job], workers: int, show: Callable[[list[Job]], None], p
         for job in running:
             if job.process is not None:
                 job.process.wait()
+        pool.close()
 
 
-def start(job: Job) -> None:
+def start(job: Job, pool: ForkPool) -> None:
     words = job.next_words()
     if words is not None:
-        job.process = launch(job.folder, words)
+        job.process = pool.start(job.folder, words) if sys.platform == "linux" else launch(job.folder, words)
 
 
 def launch(
@@ -156,15 +163,15 @@ def launch(
         )
 
 
-def finish(job: Job) -> None:
+def finish(job: Job, pool: ForkPool) -> None:
     """A process has ended: go to the next stage, or note why not."""
     before = job.stage
-    code = job.process.returncode if job.process is not None else 1
+    code = 1 if job.process is None or job.process.returncode is None else job.process.returncode
     if code == 0 and job.next_words() is None:
         (job.folder / "errors.txt").unlink(missing_ok=True)
         return
     if code == 0 and job.stage != before:
-        start(job)
+        start(job, pool)
         return
     if code == 0 and before == "training" and job.saved()[1]:
         job.stop()

@@ -191,6 +191,7 @@ def until(page, expression):
 
 def test_a_watched_page_reloads_by_itself_and_keeps_the_readers_place(browser, tmp_path, monkeypatch):
     monkeypatch.setattr("bsvi.report.make.FIGURES", ())  # they take most of a report's time
+    monkeypatch.setattr("bsvi.report.make.FIRST_FIGURES", ())
     make_runs(tmp_path / "runs", ("vae", "svi", "bsvi"), (0, 1), steps=100)
     state = {}
 

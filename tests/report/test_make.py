@@ -21,6 +21,7 @@ from tests.report.made_runs import make_run, make_runs
 def no_figures(monkeypatch):
     """For tests of the rest: figures take most of a report's time."""
     monkeypatch.setattr("bsvi.report.make.FIGURES", ())
+    monkeypatch.setattr("bsvi.report.make.FIRST_FIGURES", ())
 
 
 class Parsed(HTMLParser):
@@ -270,6 +271,7 @@ def test_watching_follows_the_runs_and_ends_with_a_page_that_stands_still(tmp_pa
 def test_the_command_says_that_it_watches_and_prints_the_page_alone(tmp_path, monkeypatch, capsys):
     make_run(tmp_path / "runs", "vae", 0, steps=100, ended=False)
     monkeypatch.setattr("bsvi.report.make.FIGURES", ())
+    monkeypatch.setattr("bsvi.report.make.FIRST_FIGURES", ())
     monkeypatch.setattr("bsvi.report.make._state", lambda places: (_ for _ in ()).throw(KeyboardInterrupt))
     assert report_command([str(tmp_path / "runs"), "-o", str(tmp_path / "out"), "--watch"]) == 0
     printed = capsys.readouterr()

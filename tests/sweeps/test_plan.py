@@ -1,8 +1,6 @@
 """What a sweep takes as finished, and the mistakes that it tells in one line before anything starts."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -177,17 +175,6 @@ def test_evaluation_runs_on_the_device_and_with_the_compiler_that_training_was_t
     words = job.evaluate
     assert words[words.index("--device") + 1] == "cpu"
     assert words[words.index("--compile") + 1] == "on"
-
-
-def test_a_run_that_the_system_kills_is_asked_for_its_memory(tmp_path, monkeypatch):
-    def launch(folder, words):
-        folder.mkdir(exist_ok=True)
-        return subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
-
-    monkeypatch.setattr("bsvi.sweeps.jobs.launch", launch)
-    job = Job(EXPERIMENTS["digits"], tmp_path / "run", [], [], lambda: True)
-    run_jobs([job], 1, lambda jobs: None, pause=0.1)
-    assert job.problem == "killed by SIGKILL while training; is there enough memory? lower --jobs"
 
 
 def test_a_start_that_fails_leaves_no_folder_behind(tmp_path):
