@@ -13,6 +13,7 @@ from bsvi.objectives import BadInput, Objective
 from bsvi.runs.folder import Run, RunError
 from bsvi.system.clock import Stopwatch, choose_clock
 from bsvi.system.signals import Signals
+from bsvi.training.arguments import check_arguments
 from bsvi.training.health import ALONE, NotFinite, average_batch, check_batch, find_problem, step_sizes
 from bsvi.training.journal import Journal, Watcher
 from bsvi.training.phases import Phase, check_phases, name_of, phase_of
@@ -105,7 +106,7 @@ def train(
     phases = objective if isinstance(objective, list) else [Phase("", objective, settings.steps)]
     if isinstance(objective, list):
         check_phases(phases, settings.steps)
-    check_made(phases)
+    check_arguments(model, phases, batches, valid)
     journal = Journal(run, watcher)
     saved = team.run_on_first(
         lambda: run.load(size_limit(model, phases[-1].objective)) if isinstance(run, Run) else None
@@ -227,15 +228,6 @@ def inference_parameters(objective: Objective) -> list[nn.Parameter]:
     """What a refinement learns: with phi, it infers. (pi is no part of it.)"""
     refinement: object = objective.refinement
     return list(refinement.parameters()) if isinstance(refinement, nn.Module) else []
-
-
-def check_made(phases: list[Phase]) -> None:
-    """Raise, with what to do, where an objective has weights whose shape only a first batch would tell."""
-    if any(nn.parameter.is_lazy(p) for phase in phases for p in phase.objective.parameters()):
-        raise ValueError(
-            "the refinement's network does not know the width of lambda yet, so it could not be saved or resumed; say it: "
-            "bsvi.objective(name, width=2 * latent)"
-        )
 
 
 def anneal_beta(settings: Training, step: int) -> float:
