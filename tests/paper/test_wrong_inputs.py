@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Beta, Dirichlet, Gamma, LogNormal, Normal
 
 import bsvi
 from bsvi.system.errors import NotFinite
@@ -79,3 +80,49 @@ def test_messages_of_training_name_ids_of_any_kind(ids, said):
     holed[1] = math.nan
     with pytest.raises(NotFinite, match=said):
         bsvi.train(make_model(), bsvi.objective("vae"), [(holed, ids)], batch=lambda b: b[0], ids=lambda b: b[1])
+
+
+def test_a_wrapped_model_is_made_of_functions_and_networks():
+    net = nn.Linear(5, 2)
+    q, lik = (lambda x: Normal(net(x), 0.5)), (lambda x, z: -(x[:, :2] - z).square().sum(-1))
+    check_refused(
+        (lambda: bsvi.wrap(Normal(0.0, 1.0), lik), "posterior must be a function, got Normal"),
+        (lambda: bsvi.wrap(q, None), "log_lik must be a function, got NoneType"),
+        (lambda: bsvi.wrap(q, lik, log_prior=3.0), "log_prior must be a function, got float"),
+        (lambda: bsvi.wrap(q, lik, module="net"), "module= must be a torch.nn.Module or a list of them, got str"),
+        (lambda: bsvi.wrap(q, lik, module=[net, 3]), "module= must be .*, got int"),
+        (lambda: bsvi.wrap(q, lik, module={"net": net}), "module= must be .*, got dict"),
+    )
+    assert len(bsvi.wrap(q, lik, module=(net, net)).state_dict()) == 2
+
+
+def test_a_logarithm_in_the_place_of_a_scale_is_noticed_where_torch_does_not_look():
+    def posterior(x):
+        return {"a": Normal(x, x, validate_args=False), "b": Gamma(1.0 + 0.0 * x, 1.0)}
+
+    model = bsvi.wrap(posterior, lambda x, z: z["a"].sum(-1), prior={"a": Normal(0.0, 1.0), "b": Gamma(1.0, 1.0)})
+    check_refused(
+        (lambda: model.encode(X), r"gave Normal for a with a scale below 0; .*Normal\(mean, log_sd.exp\(\)\)")
+    )
+    assert model.encode(X.abs()).shape == (12, 20)
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_a_posterior_that_leaves_its_priors_support_is_refused_by_its_site(validate):
+    """Far from 0, so that no draw of this batch would have told it."""
+    gamma = Gamma(2.0, 1.0, validate_args=validate)
+
+    def make(posterior, prior):
+        return bsvi.wrap(lambda x: {"a": Normal(x, 1.0), "b": posterior(x)}, lambda x, z: z["a"].sum(-1), prior)
+
+    far = make(lambda x: Normal(100.0 + 0.0 * x, 1e-3), {"a": Normal(0.0, 1.0), "b": gamma})
+    check_refused(
+        (lambda: far.encode(X), "b is Normal in the posterior and Gamma in the prior, which has no density outside")
+    )
+    for posterior, prior in (
+        (lambda x: LogNormal(x, 1.0), gamma),
+        (lambda x: Beta(x.exp(), 1.0), gamma),
+        (lambda x: Gamma(x.exp(), 1.0), Normal(0.0, 1.0)),
+        (lambda x: Dirichlet(x.exp()), Dirichlet(torch.ones(5))),
+    ):
+        assert make(posterior, {"a": Normal(0.0, 1.0), "b": prior}).encode(X).ndim == 2
