@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Beta, Dirichlet, Gamma, LogNormal, Normal
+from torch.distributions import Beta, Dirichlet, Gamma, Independent, LogNormal, Normal
 
 import bsvi
 from bsvi.system.errors import NotFinite
@@ -126,3 +126,35 @@ def test_a_posterior_that_leaves_its_priors_support_is_refused_by_its_site(valid
         (lambda x: Dirichlet(x.exp()), Dirichlet(torch.ones(5))),
     ):
         assert make(posterior, {"a": Normal(0.0, 1.0), "b": prior}).encode(X).ndim == 2
+
+
+def test_a_prior_is_a_distribution_of_one_z():
+    one, unit = make_model(), Independent(Normal(torch.zeros(2), 1.0), 1)
+    short = {"chains": 2, "temperatures": 3}
+    check_refused(
+        (lambda: make_model(prior=X), "prior must be a torch Distribution, or a function that returns one, got Tensor"),
+        (
+            lambda: bsvi.evaluate(make_model(prior=lambda x: x), X, k=2),
+            "prior must return a torch Distribution, got Tensor",
+        ),
+        (lambda: bsvi.ais(one, X, prior="normal", **short), "prior must be a torch Distribution, .* got str"),
+        (lambda: bsvi.ais(one, X, prior=lambda x: x, **short), "prior must be a torch Distribution, .* got Tensor"),
+        (
+            lambda: bsvi.ais(one, X, prior=Independent(Normal(torch.zeros(3), 1.0), 1), **short),
+            r"the prior must be of z with shape \(2,\), got one with shape \(3,\)",
+        ),
+    )
+    assert len(bsvi.ais(one, X, prior=unit, **short).ids) == 12
+
+
+def test_settings_of_estimators_are_one_line():
+    one = make_model()
+    check_refused(
+        (lambda: bsvi.evaluate(one, X, svi=5), r"svi must be a bsvi.SVI, got int; give svi=bsvi.SVI\("),
+        (lambda: bsvi.amortization_gap(one, X, climb="adam"), "climb must be a bsvi.SVI, got str"),
+        (lambda: bsvi.refine(one, X, climb=5), "climb must be a bsvi.SVI, got int"),
+        (
+            lambda: bsvi.amortization_gap(one, X, effort=["quick"]),
+            "effort must be one of quick, default, thorough, got",
+        ),
+    )
