@@ -126,6 +126,11 @@ def unpack(batch: Any, pick: Pick | None = None, name: Pick | None = None) -> tu
     >>> unpack((torch.ones(2), torch.tensor([7, 9])), lambda b: b[0], lambda b: b[1])
     (tensor([1., 1.]), tensor([7, 9]))
     """
+    for word, function in (("batch", pick), ("ids", name)):
+        if function is not None and not callable(function):
+            raise TypeError(
+                f"{word}= must be a function of a loader's batch, such as lambda b: b[0], got {type(function).__name__}"
+            )
     ids = None if name is None else name(batch)
     if pick is not None:
         return pick(batch), ids

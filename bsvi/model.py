@@ -122,6 +122,10 @@ class VAE(nn.Module):
         nan_is_missing: bool = False,
     ) -> None:
         super().__init__()
+        if not (prior is None or isinstance(prior, Distribution) or callable(prior)):
+            raise TypeError(
+                f"prior must be a torch Distribution, or a function that returns one, got {type(prior).__name__}"
+            )
         if nan_is_missing:  # else the class says it
             self.nan_is_missing = True
         self.encoder, self.decoder, self.family, self.prior = encoder, decoder, posterior, prior
@@ -173,7 +177,10 @@ class VAE(nn.Module):
     def _prior(self, x: Nested) -> Distribution:
         if self.prior is None or isinstance(self.prior, Distribution):
             return self.prior  # type: ignore[return-value]
-        return self.prior(x) if takes_x(self.prior, 0) else self.prior()
+        made = self.prior(x) if takes_x(self.prior, 0) else self.prior()
+        if not isinstance(made, Distribution):
+            raise TypeError(f"prior must return a torch Distribution, got {type(made).__name__}")
+        return made
 
 
 def call_with_x(function: Callable[..., Any], value: Any, x: Nested) -> Any:

@@ -111,9 +111,11 @@ def check_input(x: Nested, beta: float, model: object = None) -> None:
         raise ValueError(f"beta must be finite and at least 0, got {beta}; 1.0 gives a bound on ln p(x)")
     if torch.is_grad_enabled() and not is_at_hand(first(x)):
         return
-    if (bad := spoilt(x, missing=getattr(model, "nan_is_missing", False))) is not None:
+    missing = getattr(model, "nan_is_missing", False)
+    if (bad := spoilt(x, missing)) is not None:
         where = bad.nonzero().flatten().tolist()
         raise BadInput(
-            f"x holds NaN or infinity in {len(where)} of {count(x)} examples (first at index {where[0]}); clean the data, or "
-            "give the model nan_is_missing=True if it leaves out what is NaN"
+            f"x holds {'infinity' if missing else 'NaN or infinity'} in {len(where)} of {count(x)} examples (first at index "
+            f"{where[0]}); clean the data"
+            + ("" if missing else ", or give the model nan_is_missing=True if it leaves out what is NaN")
         )

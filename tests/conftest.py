@@ -6,6 +6,7 @@ from pathlib import Path
 # Some virtual machines announce AMX and kill the process that uses it, as bfloat16 products would.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import jaxtyping
 import pytest
 import torch
 
@@ -46,3 +47,11 @@ def browser():
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def as_users_call():
+    """Without the checks of annotations that the tests add: whoever calls the library has none."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

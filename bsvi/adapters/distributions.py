@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from bsvi.adapters.site_model import ALONE, SiteModel
+from bsvi.adapters.product import check_priors
+from bsvi.adapters.site_model import ALONE, SiteModel, check_callable, gather_modules
 from bsvi.adapters.sites import REAL, Site
 from bsvi.examples import Nested, count
 from bsvi.model import LOG_2_PI, call_with_x, takes_x
@@ -48,6 +49,7 @@ def wrap(
     """
     if prior is not None and log_prior is not None:
         raise ValueError("wrap got prior and log_prior, which say the same; give one of them")
+    check_callable(posterior=posterior, log_lik=log_lik, **({} if log_prior is None else {"log_prior": log_prior}))
     return Wrapped(posterior, log_lik, prior, module, log_prior, nan_is_missing)
 
 
@@ -75,10 +77,7 @@ class Wrapped(SiteModel):
             prior,
             log_prior,
         )
-        held = [] if module is None else [module] if isinstance(module, nn.Module) else list(module)
-        owners = (getattr(function, "__self__", None) for function in (posterior, log_lik, prior, log_prior))
-        held += [owner for owner in owners if isinstance(owner, nn.Module)]  # of methods that were given
-        self.held = nn.ModuleList({id(part): part for part in held}.values())
+        self.held = gather_modules(module, posterior, log_lik, prior, log_prior)
 
     @property
     def uses_x(self) -> bool:
@@ -99,11 +98,6 @@ class Wrapped(SiteModel):
             given = given(x) if takes_x(given, 0) else given()
         return given if isinstance(given, dict) else {ALONE: given}
 
-    def encode(self, x: Nested) -> Tensor:
-        lambda_ = super().encode(x)
-        self._check_prior(self._layout_of(lambda_).sites)
-        return lambda_
-
     def log_lik(self, x: Nested, z: Tensor) -> Tensor:
         return self.log_lik_given(x, self.structured(z))
 
@@ -122,10 +116,13 @@ class Wrapped(SiteModel):
         q = self.posterior(self.encode(x))
         return self.multiply_priors(q.event_shape[0], x, count(x) if self.uses_x else None)
 
-    def _check_prior(self, sites: tuple[Site, ...]) -> None:
+    def check_sites(self, x: Nested, sites: tuple[Site, ...]) -> None:
+        if self.log_prior_given is not None:
+            return
         for site in sites:
-            bounded = site.family not in REAL or site.transforms
-            if bounded and self.prior_given is None and self.log_prior_given is None:
+            if self.prior_given is None and (site.family not in REAL or site.transforms):
                 raise ValueError(
                     f"{site.name} is a {site.family.__name__}, and without prior= it would have a unit Gaussian's; give prior=..."
                 )
+        if self.prior_given is not None:
+            check_priors(sites, self.find_priors(x, sites) or {}, count(x) if self.uses_x else None, x)

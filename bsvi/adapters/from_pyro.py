@@ -1,6 +1,6 @@
 """``bsvi.adapters.pyro``: a model and its guide written in Pyro, with local latents."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -9,17 +9,17 @@ from torch.distributions import Distribution, biject_to
 
 from bsvi.adapters.needs import library
 from bsvi.adapters.pyro_traces import PyroSite, as_torch, find_leaf, list_samples, name_family, sum_per_row, trace_run
-from bsvi.adapters.site_model import SiteModel
+from bsvi.adapters.site_model import SiteModel, check_callable, gather_modules
 from bsvi.adapters.sites import FAMILIES, Site, describe_site
 from bsvi.evaluation.hmc import find_support
 from bsvi.evaluation.side_by_side import find_single
-from bsvi.examples import count, first
+from bsvi.examples import count, first, repeat
 
 
 def pyro(
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    module: nn.Module | list[nn.Module] | None = None,
+    module: nn.Module | Iterable[nn.Module] | None = None,
 ) -> "PyroVAE":
     """A model and a guide of Pyro as a ``bsvi.Model``, for evaluation and training.
 
@@ -37,8 +37,8 @@ def pyro(
         The model; its latents are those of the guide side by side, in the guide's order.
     """
     library("pyro", "pyro")
-    given = module if isinstance(module, list) else [] if module is None else [module]
-    return PyroVAE(model, guide, nn.ModuleList([*given, *_owners(model, guide)]))
+    check_callable(model=model, guide=guide)
+    return PyroVAE(model, guide, gather_modules(module, model, guide))
 
 
 class PyroVAE(SiteModel):
@@ -77,7 +77,7 @@ class PyroVAE(SiteModel):
         rows, found = count(x), list[list[Tensor]]()
         priors: dict[str, Distribution] = {}
         for value in (0.0, 1.0):
-            latents = {site.name: _place(site, value, rows, first(x)) for site in sites}
+            latents = {site.name: site.place(value, rows, first(x)) for site in sites}
             trace = trace_run(self.model, x, latents, set(latents))
             for site in sites:
                 made = as_torch(trace.nodes[site.name]["fn"])
@@ -125,8 +125,9 @@ class PyroVAE(SiteModel):
                 )
 
     def _check_model(self, x: Any, sites: dict[str, PyroSite]) -> None:
-        """ValueError where the model lacks a latent of the guide, or where it cannot be."""
-        trace = trace_run(self.model, x, {name: site["value"].detach() for name, site in sites.items()})
+        """ValueError where the model lacks a latent of the guide, where it cannot be, or where it takes so many rows only."""
+        latents = {name: site["value"].detach() for name, site in sites.items()}
+        trace = trace_run(self.model, x, latents)
         self._check_parameters(trace)
         samples = list_samples(trace)
         for name, site in sites.items():
@@ -139,6 +140,17 @@ class PyroVAE(SiteModel):
                     f"site {name!r} is {name_family(site['fn'])} in the guide and {prior} in the model, which is 0 outside of "
                     f"{support}; give the guide a family that stays inside"
                 )
+        rows, like = count(x), next(iter(latents.values()))
+        with torch.no_grad():
+            _sum(trace, None, [], rows, like)
+            try:  # as many rows as there are draws and examples
+                twice = trace_run(self.model, repeat(x, 2), repeat(latents, 2))
+                _sum(twice, None, [], 2 * rows, like)
+            except (RuntimeError, ValueError) as error:
+                raise ValueError(
+                    f"the model runs with {rows} rows of x and not with {2 * rows}; let its plates and shapes follow len(x) "
+                    f"({str(error).partition(chr(10))[0]})"
+                ) from None
 
     def _check_parameters(self, trace: Any) -> None:
         """ValueError where a parameter of Pyro's store is none of the networks': it would neither move nor be trained."""
@@ -167,19 +179,3 @@ def _sum(trace: Any, names: list[str] | None, without: list[str], rows: int, lik
         value = scale_and_mask(site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"]), 1.0, site["mask"])
         total = total + sum_per_row(name, value, site, rows)
     return total
-
-
-def _place(site: Site, value: float, rows: int, like: Tensor) -> Tensor:
-    """A z of the site for each row: the one whose coordinates without bounds all have this value."""
-    widths = sum(site.blocks.values())
-    coordinates: Any = biject_to(
-        find_support(site.make(like.new_zeros((rows, widths), dtype=torch.get_default_dtype())))
-    )
-    shape = coordinates.inverse_shape(torch.Size((rows, *site.event)))
-    return coordinates(torch.full(shape, value, device=like.device))
-
-
-def _owners(*functions: Any) -> list[nn.Module]:
-    """The modules whose methods these are; modules themselves are held as what they are."""
-    found = [getattr(function, "__self__", None) for function in functions]
-    return list({id(owner): owner for owner in found if isinstance(owner, nn.Module)}.values())

@@ -89,9 +89,19 @@ class PythaeVAE(VAE):
 
     def _check(self, x: Tensor) -> None:
         """Warn once of grey values under "bce": what they give is no density, so ln p(x) is none, here as in pythae."""
-        if self.module.model_config.reconstruction_loss != "bce" or self.warned or x.is_meta:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(
+                f"x must be images as pythae's encoder takes them, a tensor of floats, got {got}; of pythae's own batches give "
+                'batch=lambda b: b["data"], and divide bytes by 255'
+            )
+        if self.module.model_config.reconstruction_loss != "bce" or x.is_meta:
             return
-        if not ((x == 0) | (x == 1)).all():
+        if (x < 0).any() or (x > 1).any():
+            raise ValueError(
+                f"bce needs pixels from 0 to 1, got {x.min():.3g} to {x.max():.3g}; scale them as they were for training"
+            )
+        if not self.warned and not ((x == 0) | (x == 1)).all():
             self.warned = True
             warnings.warn(
                 "bce with grey values is no density over them, so these log-likelihoods can only be compared with each "
@@ -103,8 +113,8 @@ class PythaeVAE(VAE):
 def pseudo_input_prior(module: Any) -> MixtureSameFamily:
     """VAMP's p(z): the average of q(z|u) over its pseudo-inputs u (Tomczak and Welling, 2018)."""
     count = module.number_components
-    pixels = module.pseudo_inputs(module.idle_input.to(next(module.parameters()).device))
+    pixels = module.pseudo_inputs(module.idle_input.to(next(module.parameters())))  # on its device, in its precision
     output = module.encoder(pixels.reshape(count, *module.model_config.input_dim))
     parts = Independent(Normal(output.embedding, (0.5 * output.log_covariance).exp()), 1)
-    log_share = torch.full((count,), -math.log(count), device=output.embedding.device)
+    log_share = output.embedding.new_full((count,), -math.log(count))
     return MixtureSameFamily(Categorical(logits=log_share), parts)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bsvi.adapters.needs import library
+from bsvi.adapters.own_noise import own_noise
 from bsvi.model import VAE, DiagonalGaussian
 
 Cells = dict[str, Tensor]  # counts and covariates of some cells, as scvi-tools names them
@@ -43,6 +44,8 @@ def scvi(
         raise ValueError(f"this {type(model).__name__} is not trained; call its train() first")
     if model.module.minified_data_type is not None:
         raise ValueError("the model's data are minified, so the counts are gone; load it with its full data")
+    if not (adata is None or hasattr(adata, "n_obs")):
+        raise TypeError(f"adata must be an AnnData, got {type(adata).__name__}; read it first: anndata.read_h5ad(path)")
     cells = model._validate_anndata(adata)
     ids = torch.arange(cells.n_obs) if indices is None else _places(indices, cells.n_obs)
     loader = model._make_data_loader(adata=cells, indices=ids.numpy(), batch_size=batch_size)
@@ -83,7 +86,7 @@ class ScviVAE(VAE):
     def encode(self, x: Cells) -> Tensor:
         """Mean and log-variance of q(z|x), and of the whitened library size where it is latent."""
         inputs = self.module._get_inference_input(x, full_forward_pass=True)
-        with torch.random.fork_rng(devices=[x["X"].device] if x["X"].is_cuda else []):  # it draws a z, unused here
+        with own_noise(x["X"]):  # it draws a z, unused here, and may have dropout
             output = self.module.inference(**inputs)
         mean, log_var = output["qz"].loc, 2 * output["qz"].scale.log()
         if not self.module.use_observed_lib_size:
@@ -118,8 +121,16 @@ class ScviVAE(VAE):
 
 def _places(indices: Rows, count: int) -> Tensor:
     """The rows asked for: whole numbers, or a mask of all cells."""
-    chosen = torch.as_tensor(list(indices) if isinstance(indices, range) else indices)
-    chosen = chosen.nonzero()[:, 0] if chosen.dtype == torch.bool and len(chosen) == count else chosen.long()
-    if len(chosen) == 0 or chosen.min() < 0 or chosen.max() >= count:
-        raise ValueError(f"indices must name rows from 0 to {count - 1}, got {list(indices)[:5]}...; or leave them out")
-    return chosen
+    chosen = np.asarray(indices)
+    if chosen.dtype == bool and chosen.shape == (count,):
+        chosen = chosen.nonzero()[0]
+    fits = chosen.ndim == 1 and chosen.size > 0 and chosen.dtype.kind in "iu"
+    if not fits or chosen.min() < 0 or chosen.max() >= count:
+        shown = " ".join(str(indices).split())
+        raise ValueError(
+            f"indices must name rows from 0 to {count - 1}, or be a mask of all {count} cells, got {shown[:60]}; leave them out "
+            "for all cells"
+        )
+    if len(np.unique(chosen)) < len(chosen):
+        raise ValueError("indices name a cell twice; name each once")
+    return torch.from_numpy(chosen.astype(np.int64))

@@ -8,7 +8,8 @@ from torch.distributions import Distribution, Independent, constraints
 
 from bsvi.adapters.sites import Site
 from bsvi.evaluation.hmc import find_support
-from bsvi.evaluation.side_by_side import SideBySide
+from bsvi.evaluation.side_by_side import SideBySide, find_single
+from bsvi.examples import Nested, count, first
 from bsvi.model import Shape
 
 
@@ -52,6 +53,26 @@ def multiply_priors(sites: tuple[Site, ...], priors: dict[str, Any], rows: int |
         )
     whole = [_fit(priors[site.name], site, rows) for site in sites]
     return whole[0] if len(sites) == 1 and len(sites[0].event) == 1 else Product(sites, whole, rows)
+
+
+def check_priors(sites: tuple[Site, ...], priors: dict[str, Any], rows: int | None, x: Nested) -> None:
+    """ValueError where a site can be where its prior has no density, not even one of zero; it is tried far from 0 too."""
+    multiply_priors(sites, priors, rows)  # names and shapes
+    for site in sites:
+        p = _fit(priors[site.name], site, rows)
+        if not all(_has_density(p, site.place(value, count(x), first(x))) for value in (0.0, -8.0, 8.0)):
+            raise ValueError(
+                f"{site.name} is {site.family.__name__} in the posterior and {type(strip_independent(p)).__name__} in the prior, "
+                f"which has no density outside of {find_single(find_support(p))}; give the posterior a family that stays inside"
+            )
+
+
+def _has_density(p: Distribution, z: Tensor) -> bool:
+    try:
+        with torch.no_grad():
+            return not p.log_prob(z).isnan().any()
+    except ValueError:  # torch's own, of several lines
+        return False
 
 
 def strip_independent(p: Distribution) -> Distribution:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, TransformedDistribution
 
+from bsvi.adapters.own_noise import own_noise
 from bsvi.adapters.sites import FAMILIES, is_fixed
 from bsvi.examples import first
 
@@ -20,17 +21,25 @@ def trace_run(function: Callable[..., Any], x: Any, data: Mapping[str, Tensor], 
     from pyro import poutine
 
     waiting = set(until or ())
-    with _own_noise(x), poutine.trace() as tracer, poutine.condition(data=dict(data)), _every_row(), _until(waiting):
+    with (
+        own_noise(first(x)),
+        poutine.trace() as tracer,
+        poutine.condition(data=dict(data)),
+        _every_row(),
+        _until(waiting),
+    ):
         _call(function, x)
     return tracer.trace
 
 
 def list_samples(trace: Any) -> dict[str, PyroSite]:
-    """The sites that are sampled or observed, by name, without those that plates make."""
+    """The sites that are sampled or observed, by name, without those that plates or ``pyro.deterministic`` make."""
     return {
         name: site
         for name, site in trace.nodes.items()
-        if site["type"] == "sample" and type(site["fn"]).__name__ != "_Subsample"
+        if site["type"] == "sample"
+        and type(site["fn"]).__name__ != "_Subsample"
+        and not site["infer"].get("_deterministic", False)
     }
 
 
@@ -96,12 +105,6 @@ def find_leaf(value: Any) -> Any:
 
 class _AllSeenError(Exception):
     """Ends a run of the model after its last latent."""
-
-
-def _own_noise(x: Any) -> Any:
-    """What the guide or the model draws here is not used, and must leave torch's generator as it was."""
-    device = first(x).device
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def _every_row() -> Any:

@@ -1,5 +1,6 @@
 """A model of named latent sites, each with a torch distribution: what bsvi.wrap and the Pyro adapter have in common."""
 
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,6 +13,30 @@ from bsvi.adapters.sites import Joint, Site, describe_site
 from bsvi.examples import Nested, count
 
 ALONE = "z"  # the name of the only site of a posterior that is no dict
+
+
+def gather_modules(module: Any, *functions: Any) -> nn.ModuleList:
+    """The networks given, one or several, and those whose methods the functions are; TypeError for what is none."""
+    given = [] if module is None else list(module) if isinstance(module, Iterable) and not _is_one(module) else [module]
+    if wrong := [type(part).__name__ for part in given if not isinstance(part, nn.Module)]:
+        raise TypeError(
+            f"module= must be a torch.nn.Module or a list of them, got {wrong[0]}; give the networks themselves"
+        )
+    owners = (getattr(function, "__self__", None) for function in functions)
+    held = [*given, *(owner for owner in owners if isinstance(owner, nn.Module))]
+    return nn.ModuleList({id(part): part for part in held}.values())
+
+
+def check_callable(**functions: Any) -> None:
+    """TypeError, by its name, for what should be a function and is none."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise TypeError(f"{name} must be a function, got {type(function).__name__}; give what is called with x")
+
+
+def _is_one(module: Any) -> bool:
+    """Whether it is one network, or nothing that could be a list of them."""
+    return isinstance(module, nn.Module | str | bytes | Mapping)
 
 
 class Layout(NamedTuple):
@@ -52,11 +77,16 @@ class SiteModel(nn.Module):
         described = [describe_site(name, site, count(x)) for name, site in named.items()]
         lambda_ = torch.cat([part for _, part in described], -1)
         layout = Layout(tuple(site for site, _ in described), not isinstance(q, dict))
+        if lambda_.shape[1] not in self.layouts and not lambda_.is_meta:
+            self.check_sites(x, layout.sites)
         if self.layouts.setdefault(lambda_.shape[1], layout) != layout:
             raise ValueError(
                 "posterior(x) returned other families or shapes than before, with as many parameters; return the same for all x"
             )
         return lambda_
+
+    def check_sites(self, x: Nested, sites: tuple[Site, ...]) -> None:
+        """Raise, with what to do, where sites that were not seen before do not go with their priors."""
 
     def posterior(self, lambda_: Tensor) -> Joint:
         return Joint(self._layout_of(lambda_).sites, lambda_)

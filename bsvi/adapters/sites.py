@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributions as D
-from torch.distributions import Distribution, Independent, TransformedDistribution, constraints
+from torch.distributions import Distribution, Independent, TransformedDistribution, biject_to, constraints
 from torch.nn.functional import hardtanh
 
 from bsvi.draws import rsample_and_log_prob
@@ -74,6 +74,13 @@ class Site:
         base = _build(self.family, values)
         return TransformedDistribution(base, list(self.transforms)) if self.transforms else base
 
+    def place(self, value: float, rows: int, like: Tensor) -> Tensor:
+        """A z for each row: the one whose coordinates without bounds all have this value."""
+        lambda_ = torch.zeros(rows, sum(self.blocks.values()), device=like.device)
+        coordinates: Any = biject_to(find_support(self.make(lambda_)))
+        shape = coordinates.inverse_shape(torch.Size((rows, *self.event)))
+        return coordinates(torch.full(shape, value, device=like.device))
+
     def flat(self, lambda_: Tensor) -> Distribution:
         """The same with batch shape (batch,); a Gaussian as bsvi's own, which is faster."""
         if self.family is D.Normal and len(self.event) == 1 and not self.transforms:
@@ -108,6 +115,12 @@ def describe_site(name: str, q: Any, batch: int) -> tuple[Site, Tensor]:
             f"{name}; do not sum or average over the batch"
         )
     values = [getattr(base, parameter) for parameter in FAMILIES[type(base)]]
+    for (parameter, kind), value in zip(FAMILIES[type(base)].items(), values, strict=True):
+        if kind in ("log", "log_variance") and not value.is_meta and (value < 0).any():
+            raise ValueError(
+                f"posterior(x) gave {type(base).__name__} for {name} with a {parameter} below 0; if it is a logarithm, give its "
+                "exponential: Normal(mean, log_sd.exp()), or Normal(mean, (0.5 * log_variance).exp())"
+            )
     shapes = tuple(tuple(value.shape[1:]) for value in values)
     parts = [_unconstrain(kind, value) for kind, value in zip(FAMILIES[type(base)].values(), values, strict=True)]
     site = Site(name, type(base), shapes, tuple(q.batch_shape[1:] + q.event_shape), transforms)

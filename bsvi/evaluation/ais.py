@@ -110,6 +110,10 @@ def ais(
         source = find_prior(model, x, prior) if reverse is not None else resolve_prior(model, x, shape, prior)
         device = first(x).device
         coordinates = Coordinates.of(source, device)
+        if source is not None and source.event_shape != shape:
+            raise ValueError(
+                f"the prior must be of z with shape {tuple(shape)}, got one with shape {tuple(source.event_shape)}"
+            )
         path = PriorPath(model, x, coordinates)
 
         def start(stream: NoiseStream, rows: int) -> Tensor:
@@ -119,7 +123,7 @@ def ais(
                 # rsample's noise can always be replaced
                 sample = source.rsample if source.has_rsample else source.sample
                 size = (rows,) if source.batch_shape else (rows, count(x))
-                z = stream.draw(lambda: sample(torch.Size(size)), rows).detach()
+                z = stream.draw(lambda: sample(torch.Size(size)), rows).detach().to(device)
             return coordinates.u(z)
 
         begin = NoiseStream(seed, PILOT_START, names)

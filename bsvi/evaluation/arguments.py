@@ -1,8 +1,8 @@
 """Whole numbers that a user gives to an estimator, checked in one place."""
 
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
-from bsvi.refinement import whole
+from bsvi.refinement import SVI, whole
 
 
 def check_at_least_1(name: str, value: SupportsIndex) -> int:
@@ -23,3 +23,11 @@ def check_counts(seed: SupportsIndex, chunk: SupportsIndex | None = None, **coun
     if chunk is not None:
         check_at_least_1("chunk", chunk)
     return (whole("seed", seed), *(check_at_least_1(name, value) for name, value in counts.items()))
+
+
+def check_svi(name: str, value: Any) -> None:
+    """TypeError with its name unless it is None or an ``SVI``."""
+    if not (value is None or isinstance(value, SVI)):
+        raise TypeError(
+            f"{name} must be a bsvi.SVI, got {type(value).__name__}; give {name}=bsvi.SVI(steps=100, lr=0.1)"
+        )

@@ -88,8 +88,14 @@ def walk_to_end(svi: SVI, model: Model, x: Nested, lambda_: Tensor) -> Tensor:
     return lambda_
 
 
-def name_columns(lambda_: Tensor) -> dict[str, Tensor]:
-    """lambda's columns by name, as a store keeps them."""
+def name_columns(lambda_: Tensor, widths: set[int]) -> dict[str, Tensor]:
+    """lambda's columns by name, as a store keeps them; ValueError where ``widths``, those met before, has another width."""
+    widths.add(lambda_.shape[1])
+    if len(widths) > 1:
+        raise ValueError(
+            f"lambda has {' or '.join(map(str, sorted(widths)))} parameters, by the batch, and cannot be kept in one table; "
+            "pad all batches to one length"
+        )
     return {f"lambda_{i}": column for i, column in enumerate(lambda_.unbind(-1))}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bsvi.beyond.with_refinement import WithRefinement
 from bsvi.draws import closed_form_kl, draw, encode, log_prior, posterior, weigh, weigh_draw
-from bsvi.evaluation.arguments import check_at_least_1, check_counts
+from bsvi.evaluation.arguments import check_at_least_1, check_counts, check_svi
 from bsvi.evaluation.diagnostics import Tally
 from bsvi.evaluation.doubts import count_half, diagnose, diagnostic_names, list_doubts, share_of_high_khat
 from bsvi.evaluation.example_ids import Batches
@@ -79,6 +79,7 @@ def evaluate(
         ((6,), [20, 40, 60, 80, 100], True)
     """
     seed, k, elbo_draws, passes = check_counts(seed, chunk, k=k, elbo_draws=elbo_draws, passes=passes)
+    check_svi("svi", svi)
     svi = replace(SVI() if svi is None else svi, steps=k)
     iwae = range(k, 5 * k + 1, k) if iwae is None else iwae if isinstance(iwae, Iterable) else (iwae,)
     counts = tuple(sorted({check_at_least_1("iwae", n) for n in iwae}))

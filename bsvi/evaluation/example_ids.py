@@ -27,6 +27,7 @@ def name_examples(
     """Each batch with ids on the CPU; positions where the batches bring none."""
     position = 0
     if isinstance(batches, Tensor | Mapping) or hasattr(batches, "_fields"):  # all examples at once
+        check_axis(batches)
         batches = split(batches, PAPER_BATCH)
     for batch in batches:
         x, ids = unpack(batch, pick, name)

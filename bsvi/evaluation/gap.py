@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
-from bsvi.evaluation.arguments import check_counts
+from bsvi.evaluation.arguments import check_counts, check_svi
 from bsvi.evaluation.climb import Climb, Widen, find_best_lambda, gather_lambda, name_columns, walk_to_end
 from bsvi.evaluation.doubts import diagnose, diagnostic_names, list_doubts, share_of_high_khat
 from bsvi.evaluation.evaluate import encode_detached, tally_draws
@@ -125,12 +125,13 @@ def amortization_gap(
         >>> gap.amortization_gap.mean > 0, len(gap.worst(2))
         (True, 2)
     """
-    if effort not in EFFORTS:
+    if effort not in tuple(EFFORTS):
         raise ValueError(f"effort must be one of {', '.join(EFFORTS)}, got {effort!r}")
     steps, k = EFFORTS[effort] if steps is None else steps, EFFORTS[effort] if k is None else k
     seed, steps, k = check_counts(seed, chunk, steps=steps, k=k)
+    check_svi("climb", climb)
     given = Climb(steps=steps) if climb is None else climb
-    widen = Widen(steps=max(1, given.steps // 4))
+    widen, widths = Widen(steps=max(1, given.steps // 4)), set[int]()
 
     def split_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         lambda_0 = encode_detached(model, x, names, seed)
@@ -142,7 +143,7 @@ def amortization_gap(
         log_p, best_elbo, own_elbo = tally.log_mean[k], elbo.mean_log(), amortized.mean_log()
         values = (log_p, best_elbo, own_elbo, log_p - best_elbo, best_elbo - own_elbo)
         columns = dict(zip(NAMES, values, strict=True)) | {"climb_gain": gain} | diagnose("iwae", tally)
-        return columns | (name_columns(lambda_) if keep_lambda else {})
+        return columns | (name_columns(lambda_, widths) if keep_lambda else {})
 
     question = {"what": "gap", "version": 1, "k": k, "seed": seed, "climb": str(given), "widen": str(widen)}
     question |= {"lambda": True} if keep_lambda else {}

@@ -18,6 +18,8 @@ def find_prior(model: Model, x: Nested, prior: Prior | None) -> Distribution | N
     own = getattr(model, "prior", None) if prior is None else prior
     if callable(own) and not isinstance(own, Distribution):
         own = own(x) if takes_x(own, 0) else own()
+    if prior is not None and not isinstance(own, Distribution):
+        raise TypeError(f"prior must be a torch Distribution, or a function that returns one, got {type(own).__name__}")
     if isinstance(own, Distribution) and own.batch_shape not in ((), (count(x),)):
         raise ValueError(
             f"the prior must be a distribution of one z, or of each of the {count(x)} examples, got batch shape "
@@ -34,7 +36,7 @@ def resolve_prior(model: Model, x: Nested, shape: torch.Size, prior: Prior | Non
         found = Independent(Normal(zeros, zeros + 1.0), len(shape))
     device = first(x).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        z = found.sample(torch.Size(() if found.batch_shape else (3,)))
+        z = found.sample(torch.Size(() if found.batch_shape else (3,))).to(device)
     some = take(x, torch.arange(len(z)) % count(x))
     if not torch.allclose(found.log_prob(z).double(), log_prior(model, z, some).double(), rtol=1e-3, atol=1e-3):
         raise ValueError(

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bsvi.beyond.with_refinement import WithRefinement
 from bsvi.draws import posterior
-from bsvi.evaluation.arguments import check_counts
+from bsvi.evaluation.arguments import check_counts, check_svi
 from bsvi.evaluation.climb import Climb, find_best_lambda, gather_lambda, name_columns
 from bsvi.evaluation.evaluate import encode_detached, tally_draws
 from bsvi.evaluation.example_ids import Batches
@@ -17,7 +18,7 @@ from bsvi.evaluation.gap import JUDGE
 from bsvi.evaluation.noise import KeyedModel
 from bsvi.evaluation.passes import Progress, evaluation_mode, tabulate, to_device_of
 from bsvi.evaluation.per_example import PerExample, Score, column
-from bsvi.examples import Nested, Pick, take, unpack
+from bsvi.examples import Nested, Pick, count, take, unpack
 from bsvi.model import Model, takes_x
 from bsvi.refinement import SVI
 
@@ -50,9 +51,15 @@ class RefinedPosterior(PerExample):
 
     def q(self, x: Nested = None) -> Any:
         """The refined distributions; those of a ``bsvi.wrap`` as it was given. A family that depends on x needs x, too."""
-        if x is None and takes_x(getattr(self.model, "family", None)):
-            raise ValueError("this posterior family depends on x; give the examples in the order of ids: refined.q(x)")
         own = getattr(self.model, "distributions", None)
+        inner: Any = self.model.model if isinstance(self.model, WithRefinement) else self.model
+        by_x = takes_x(inner.family if hasattr(inner, "family") else inner.posterior)
+        if by_x and (x is None or count(x) != len(self.ids)):
+            given = "none" if x is None else f"{count(x)}"
+            raise ValueError(
+                f"this posterior family depends on x; give all {len(self.ids)} examples in the order of ids, got {given}: "
+                "refined.q(x)"
+            )
         return posterior(self.model, self.lambda_, x) if own is None else own(self.lambda_)
 
     @property
@@ -102,7 +109,8 @@ def refine(
         (torch.Size([6, 2]), True)
     """
     seed, steps = check_counts(seed, chunk, steps=steps)
-    given, seen = Climb(steps=steps) if climb is None else climb, list[Nested]()
+    check_svi("climb", climb)
+    given, seen, widths = Climb(steps=steps) if climb is None else climb, list[Nested](), set[int]()
 
     def refine_batch(x: Nested, names: Tensor) -> dict[str, Tensor]:
         lambda_0 = encode_detached(model, x, names, seed)
@@ -111,7 +119,7 @@ def refine(
             tally_draws(KeyedModel(model, seed, JUDGE, names), x, at, (_ELBO_DRAWS,), chunk).mean_log()
             for at in (lambda_, lambda_0)
         )
-        return {"elbo": elbo, "amortized_elbo": amortized} | name_columns(lambda_)
+        return {"elbo": elbo, "amortized_elbo": amortized} | name_columns(lambda_, widths)
 
     def pick(given: Any) -> Nested:
         x, _ = unpack(given, batch)

@@ -134,22 +134,22 @@ def list_problems(line: dict[str, Any]) -> list[str]:
     return found
 
 
-def check_batch(step: int, x: Any, ids: Tensor | None, model: Any, split: str = "training") -> None:
+def check_batch(step: int, x: Any, ids: Any, model: Any, split: str = "training") -> None:
     """Raise NotFinite with the ids of the examples of x that hold NaN or infinity, if there are any."""
     if text := describe_bad_input(x, ids, model, split):
         raise NotFinite(f"step {step}: {text}")
 
 
-def describe_bad_input(x: Any, ids: Tensor | None, model: Any, split: str = "training") -> str:
+def describe_bad_input(x: Any, ids: Any, model: Any, split: str = "training") -> str:
     """The examples of x that hold NaN or infinity, as a line; empty if there are none."""
-    if (bad := spoilt(x, missing=getattr(model, "nan_is_missing", False))) is None:
+    missing = getattr(model, "nan_is_missing", False)
+    if (bad := spoilt(x, missing)) is None:
         return ""
-    return f"x holds NaN or infinity in {int(bad.sum())} of {count(x)} {split} examples, {list_ids(ids, bad)}; clean the data"
+    what = "infinity" if missing else "NaN or infinity"
+    return f"x holds {what} in {int(bad.sum())} of {count(x)} {split} examples, {list_ids(ids, bad)}; clean the data"
 
 
-def find_problem(
-    estimate: Estimate, norm: Tensor, model: Any, objective: Objective, x: Any, ids: Tensor | None
-) -> Problem:
+def find_problem(estimate: Estimate, norm: Tensor, model: Any, objective: Objective, x: Any, ids: Any) -> Problem:
     """What is not finite, naming the tensor and the batch ids, before the optimiser sees it; None if all is well.
 
     It comes from elsewhere where this batch's bounds are fine and only the gradient, which all processes share, is not.
@@ -165,7 +165,7 @@ def find_problem(
     return bool(torch.isfinite(estimate.bound).all()), text
 
 
-def find_nonfinite(estimate: Estimate, model: Any, objective: Objective, ids: Tensor | None) -> str:
+def find_nonfinite(estimate: Estimate, model: Any, objective: Objective, ids: Any) -> str:
     """The first tensor on the way from parameters to gradients that is not finite, and what to try."""
     named_parameters = [(name, p) for name, p in model.named_parameters()]
     named_parameters += [(f"the objective's {name}", p) for name, p in objective.named_parameters()]
@@ -186,14 +186,18 @@ def find_nonfinite(estimate: Estimate, model: Any, objective: Objective, ids: Te
     return f"the gradient's norm overflows, {list_ids(ids)}; lower optim.lr"
 
 
-def list_ids(ids: Tensor | None, rows: Tensor | None = None, most: int = 60) -> str:
-    """'batch ids 3, 17' for the given rows of a batch, or all; by their place in the batch where it has no ids."""
-    if rows is not None:
-        rows = rows.cpu()
+def list_ids(ids: Any, rows: Tensor | None = None, most: int = 60) -> str:
+    """'batch ids 3, 17' for the given rows of a batch, or all; by their place in the batch where it has no ids.
+
+    Ids are a tensor, or any sequence: names of files, say.
+    """
+    places = None if rows is None else rows.cpu().nonzero().flatten().tolist()
     if ids is None:
-        if rows is None:
+        if places is None:
             return "batch without ids"
-        word, listed = "rows of the batch", rows.nonzero().flatten().tolist()
+        word, listed = "rows of the batch", places
     else:
-        word, listed = "batch ids", (ids.cpu() if rows is None else ids.cpu()[rows]).flatten().tolist()
+        named = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
+        fits = places is not None and all(place < len(named) for place in places)
+        word, listed = "batch ids", [named[place] for place in places or ()] if fits else named
     return f"{word} " + ", ".join(map(str, listed[:most])) + (f", ... ({len(listed)})" if len(listed) > most else "")

@@ -13,6 +13,7 @@ from bsvi.objectives import BadInput, Objective
 from bsvi.runs.folder import Run, RunError
 from bsvi.system.clock import Stopwatch, choose_clock
 from bsvi.system.signals import Signals
+from bsvi.training.arguments import check_arguments
 from bsvi.training.health import ALONE, NotFinite, average_batch, check_batch, find_problem, step_sizes
 from bsvi.training.journal import Journal, Watcher
 from bsvi.training.phases import Phase, check_made, check_phases, name_of, phase_of
@@ -107,7 +108,7 @@ def train(
     phases = objective if isinstance(objective, list) else [Phase("", objective, settings.steps)]
     if isinstance(objective, list):
         check_phases(phases, settings.steps)
-    check_made(phases)
+    check_arguments(model, phases, batches, valid)
     journal = Journal(run, watcher)
     saved = team.run_on_first(
         lambda: run.load(size_limit(model, phases[-1].objective)) if isinstance(run, Run) else None

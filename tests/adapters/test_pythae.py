@@ -134,3 +134,26 @@ def test_grey_values_under_bce_are_warned_of_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         adapted.encode(x * 0.5)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_what_is_no_image_for_its_encoder_is_one_line():
+    model, x = made()
+    adapted = bsvi.adapters.pythae(model)
+    for given, message in (
+        ({"data": x}, r'tensor of floats, got dict; of pythae.s own batches give batch=lambda b: b\["data"\]'),
+        (x.byte(), "a tensor of floats, got torch.uint8"),
+        (255 * x, r"bce needs pixels from 0 to 1, got 0 to 255"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            bsvi.evaluate(adapted, given, k=2)
+    loader = [{"data": x, "labels": torch.arange(6)}]
+    assert len(bsvi.evaluate(adapted, loader, k=2, iwae=2, batch=lambda b: b["data"]).ids) == 6
+
+
+@pytest.mark.parametrize("name", ["VAE", "VAMP"])
+def test_models_in_double_precision_stay_in_it(name):
+    model, x = made(name)
+    adapted, x = bsvi.adapters.pythae(model.double()), x.double()
+    assert adapted.log_prior(adapted.encode(x)[:, :2]).dtype == torch.float64
+    assert len(bsvi.ais(adapted, x[:2], chains=2, temperatures=3).ids) == 2

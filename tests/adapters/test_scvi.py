@@ -1,5 +1,6 @@
 """``bsvi.adapters.scvi`` against scvi-tools' own estimator and against an exact likelihood."""
 
+import copy
 import logging
 import warnings
 
@@ -183,11 +184,42 @@ def test_ids_are_rows_of_the_anndata_whatever_the_batches_are(trained, tmp_path)
     assert bsvi.adapters.scvi(model, indices=mask)[1].ids.tolist() == sorted(rows)
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_what_is_not_known_is_refused_by_name(trained):
     with pytest.raises(ValueError, match="cannot take Linear: its densities are not known here; it takes SCVI and"):
         bsvi.adapters.scvi(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="indices must name rows from 0 to 59, got"):
-        bsvi.adapters.scvi(trained(), indices=[60])
+    for rows in ([60], [-1], [], [1.5], 5, "all", [[1, 2]], np.array([True, False]), np.zeros(60, bool), ["a", "b"]):
+        with pytest.raises(ValueError, match="indices must name rows from 0 to 59, or be a mask of all 60 cells, got"):
+            bsvi.adapters.scvi(trained(), indices=rows)
+    with pytest.raises(ValueError, match="indices name a cell twice"):
+        bsvi.adapters.scvi(trained(), indices=[3, 3])
+    with pytest.raises(TypeError, match="adata must be an AnnData, got str"):
+        bsvi.adapters.scvi(trained(), adata="cells.h5ad")
     untrained = scvi.model.SCVI(trained().adata, n_latent=2)
     with pytest.raises(ValueError, match=r"this SCVI is not trained; call its train\(\) first"):
         bsvi.adapters.scvi(untrained)
+
+
+def test_dropout_of_the_encoder_has_nothing_in_common_with_the_draws_after_it(trained, monkeypatch):
+    adapted, batches = bsvi.adapters.scvi(trained(), indices=[3, 40])
+    (batch,) = batches
+    met = []
+    inference = adapted.module.inference
+    monkeypatch.setattr(adapted.module, "inference", lambda **x: met.append(torch.rand(4)) or inference(**x))
+    before = torch.get_rng_state()
+    adapted.encode(batch.x)
+    assert torch.equal(before, torch.get_rng_state()) and not torch.equal(met[0], torch.rand(4))
+
+
+def test_training_goes_on_in_the_mode_of_each_part_and_batch_statistics_are_refused(trained):
+    """After scvi-tools' own training all parts are in evaluation mode."""
+    adapted, batches = bsvi.adapters.scvi(copy.deepcopy(trained()), indices=range(20))
+    parameters = [p.detach().clone() for p in adapted.parameters()]
+    buffers = [b.detach().clone() for b in adapted.buffers()]
+    bsvi.train(adapted, bsvi.objective("bsvi-sir", k=2), batches, settings=bsvi.Training(steps=2))
+    assert not all(map(torch.equal, parameters, adapted.parameters()))
+    assert all(map(torch.equal, buffers, adapted.buffers()))
+    with pytest.raises(ValueError, match=r"decoder's BatchNorm1d .* uses batch statistics"):
+        bsvi.train(adapted.train(), bsvi.objective("vae"), batches, settings=bsvi.Training(steps=1))
+    adapted.decoder.eval()
+    bsvi.train(adapted, bsvi.objective("vae"), batches, settings=bsvi.Training(steps=1))

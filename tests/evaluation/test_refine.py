@@ -72,7 +72,7 @@ def test_means_of_several_sites_have_their_names_and_where_there_is_none_it_is_s
     )
     refined = bsvi.refine(by_x, x, steps=5)
     assert refined.q(x).mean.shape == (4, 2)
-    with pytest.raises(ValueError, match="depends on x; give the examples"):
+    with pytest.raises(ValueError, match="depends on x; give all 4 examples"):
         _ = refined.mean
 
 
@@ -111,3 +111,66 @@ def test_progress_is_shown_on_a_terminal_alone_unless_it_is_given(monkeypatch):
         monkeypatch.setattr(sys, "stderr", stream)
         bsvi.evaluate(MODEL, X, k=2, progress=given)
         assert ("30 examples" in stream.getvalue()) == shown
+
+
+class ByX(torch.nn.Module):
+    """A family that depends on x, and as many latents as x has columns."""
+
+    def encode(self, x):
+        return torch.cat([x, 0 * x], -1)
+
+    def posterior(self, lambda_, x):
+        return bsvi.DiagonalGaussian(lambda_ + 0 * x.sum())
+
+    def log_prior(self, z):
+        return -0.5 * z.square().sum(-1)
+
+    def log_lik(self, x, z):
+        return -(x - z).square().sum(-1)
+
+
+def test_a_family_of_ones_own_that_depends_on_x_asks_for_all_of_x():
+    x = torch.randn(4, 3)
+    refined = bsvi.refine(ByX(), x, steps=3)
+    for given in ((), (x[:2],)):
+        with pytest.raises(ValueError, match=r"depends on x; give all 4 examples in the order of ids, got (none|2)"):
+            refined.q(*given)
+    assert refined.q(x).batch_shape == (4,)
+
+
+def test_lambda_of_several_widths_is_not_cut_to_the_smallest():
+    batches = [torch.randn(4, 3), torch.randn(4, 5)]
+    for call in (
+        lambda: bsvi.refine(ByX(), batches, steps=2),
+        lambda: bsvi.amortization_gap(ByX(), batches, steps=2, k=2, keep_lambda=True),
+    ):
+        with pytest.raises(ValueError, match="lambda has 6 or 10 parameters, by the batch"):
+            call()
+    assert len(bsvi.amortization_gap(ByX(), batches, steps=2, k=2).ids) == 8
+
+
+def test_a_killed_call_goes_on_from_a_stream_and_computes_nothing_twice(tmp_path):
+    """The batches come from a generator, one at a time, and the third one fails."""
+
+    class Counted(Diagonal):
+        seen = 0
+
+        def encode(self, x):
+            self.seen += len(x)
+            return super().encode(x)
+
+    def stream(until):
+        for at in range(0, 30, 6):
+            if at == until:
+                raise KeyboardInterrupt
+            yield X[at : at + 6]
+
+    model, store = Counted(wider=1.0, shift=0.5), tmp_path / "refined"
+    with pytest.raises(KeyboardInterrupt):
+        bsvi.refine(model, stream(12), steps=5, store=store)
+    model.seen = 0
+    resumed = bsvi.refine(model, stream(None), steps=5, store=store)
+    first = model.seen
+    model.seen = 0
+    whole = bsvi.refine(model, stream(None), steps=5)
+    assert torch.equal(resumed.lambda_, whole.lambda_) and first < model.seen

@@ -1,6 +1,5 @@
 """What a user may bring that is a little out of the ordinary: it works, or it is one line that says what to write."""
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -92,14 +91,6 @@ def test_a_store_takes_bfloat16(tmp_path):
     first = bsvi.evaluate(model, X.bfloat16(), k=3, store=tmp_path / "store")
     again = bsvi.evaluate(model, X.bfloat16(), k=3, store=tmp_path / "store")
     np.testing.assert_array_equal(first.log_likelihood.per_example, again.log_likelihood.per_example)
-
-
-@pytest.fixture
-def as_users_call():
-    """Without the checks of annotations that the tests add: whoever calls the library has none."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_users_call")
