@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bsvi.training.phases import Phase
+from bsvi.training.phases import Phase, check_made
 
 
 def check_arguments(model: Any, phases: list[Phase], batches: Any, valid: Any) -> None:
@@ -29,15 +29,6 @@ def check_arguments(model: Any, phases: list[Phase], batches: Any, valid: Any) -
     check_stream("batches", batches)
     if valid is not None:
         check_stream("valid", valid)
-
-
-def check_made(phases: list[Phase]) -> None:
-    """Raise, with what to do, where an objective has weights whose shape only a first batch would tell."""
-    if any(nn.parameter.is_lazy(p) for phase in phases for p in phase.objective.parameters()):
-        raise ValueError(
-            "the refinement's network does not know the width of lambda yet, so it could not be saved or resumed; say it: "
-            "bsvi.objective(name, width=2 * latent)"
-        )
 
 
 def check_stream(name: str, batches: Any) -> None:

@@ -16,7 +16,7 @@ from bsvi.system.signals import Signals
 from bsvi.training.arguments import check_arguments
 from bsvi.training.health import ALONE, NotFinite, average_batch, check_batch, find_problem, step_sizes
 from bsvi.training.journal import Journal, Watcher
-from bsvi.training.phases import Phase, check_made, check_phases, name_of, phase_of
+from bsvi.training.phases import Phase, check_phases, name_of, phase_of
 from bsvi.training.state import Best, State, TrainingState, size_limit
 from bsvi.training.streams import BatchStream, start_at, take_next
 from bsvi.training.team import Team
