@@ -15,7 +15,8 @@ import numpy as np
 from scipy import stats
 
 from bsvi.report import archive
-from bsvi.report.claims import BEYOND, CLAIMS
+from bsvi.report.beyond import BEYOND
+from bsvi.report.claims import CLAIMS
 
 HERE = Path(__file__).resolve().parent.parent
 JUDGES = ("BSVI-500", "refine-anneal-1000")
