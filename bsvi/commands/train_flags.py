@@ -52,7 +52,7 @@ def parse(words: list[str], verb: str = "train") -> Command:
     words = [
         part for word in words for part in (word.split("=", 1) if re.match(r"--(resume|config)=", word) else [word])
     ]
-    if any(not word or re.fullmatch(r"--[^=]+=", word) for word in words[1:]):
+    if any(not word or re.fullmatch(r"--[^=]+=", word) for word in words):
         refuse("a word is empty; is a variable of the shell not set?")
     if words and words[0] == "--resume":
         if len(words) < 2:
@@ -89,6 +89,8 @@ def parse(words: list[str], verb: str = "train") -> Command:
     if name in EXPERIMENTS:
         return command(EXPERIMENTS[name])
     if not Path(name).exists():
+        if "/" in name or Path(name).suffix:
+            refuse(f"{name} is no file or folder; name your own images, or one of {', '.join(EXPERIMENTS)}")
         hint = suggest(name, EXPERIMENTS)
         refuse(f"unknown experiment {name!r}; {hint}there are {', '.join(EXPERIMENTS)}, or the path of your own images")
     asked = command(Experiment(data=Data(name=name)))  # first, for the size and binarisation that it asks for

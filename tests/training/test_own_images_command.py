@@ -81,6 +81,10 @@ def test_a_flag_and_a_file_of_settings_come_after_what_was_chosen(tmp_path, monk
     ("words", "said"),
     [
         (["nowhere"], "unknown experiment 'nowhere'; there are"),
+        (["./nowhere"], "./nowhere is no file or folder; name your own images, or one of digits, "),
+        (["nowhere.npz"], "nowhere.npz is no file or folder"),
+        ([""], "a word is empty; is a variable of the shell not set?"),
+        (["text.txt"], "text.txt: expected an IDX file of images (first bytes 00 00 08 03), found 68 65 6c 6c"),
         (["large.npy"], "images of 130x130 are larger than networks are chosen for; resize them: --data.size 64 64"),
         (["large.npy", "--data.name", "digits"], "--data.name digits is another set of images than large.npy"),
     ],
@@ -88,6 +92,7 @@ def test_a_flag_and_a_file_of_settings_come_after_what_was_chosen(tmp_path, monk
 def test_a_path_that_cannot_be_trained_on_is_one_line(tmp_path, monkeypatch, capsys, words, said):
     monkeypatch.chdir(tmp_path)
     np.save(tmp_path / "large.npy", smooth(4, 130, 130))
+    (tmp_path / "text.txt").write_text("hello")
     with contextlib.suppress(SystemExit):
         assert main(["train", *words]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
