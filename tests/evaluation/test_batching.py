@@ -17,13 +17,13 @@ from bsvi.commands.bar import Bar
 from bsvi.evaluation import ais as annealing
 from bsvi.experiments import batching
 from bsvi.experiments.config import EXPERIMENTS
-from tests.evaluation.test_side_by_side import COMMON, trained  # noqa: F401 - a fixture
+from tests.evaluation.test_side_by_side import COMMON
 
 SIDE = {"digits": 8, "omniglot": 28, "svhn": 32, "fashion": 28, "mnist": 28}
 
 
 @pytest.fixture
-def run(trained, tmp_path):  # noqa: F811
+def run(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "run")
 
 

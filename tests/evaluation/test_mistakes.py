@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from bsvi import cli
-from tests.evaluation.test_side_by_side import trained  # noqa: F401 - a fixture
 
 HUGE = str(10**30)
 
@@ -46,18 +45,18 @@ def refused(capsys, *words):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
-def test_numbers_without_sense_are_refused_before_the_work(trained, capsys, verb, words):  # noqa: F811
+def test_numbers_without_sense_are_refused_before_the_work(trained, capsys, verb, words):
     before = sorted(os.listdir(trained))
     assert words[0].lstrip("-") in refused(capsys, verb, trained, *words) or words == ["--data.name", ""]
     assert sorted(os.listdir(trained)) == before
 
 
-def test_a_file_that_is_no_run_folder_is_called_so(trained, capsys):  # noqa: F811
+def test_a_file_that_is_no_run_folder_is_called_so(trained, capsys):
     assert "is no run folder" in refused(capsys, "evaluate", trained / "config.json")
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 1), (1, 2)])
-def test_one_column_of_samples_is_enough(trained, tmp_path, rows, columns):  # noqa: F811
+def test_one_column_of_samples_is_enough(trained, tmp_path, rows, columns):
     words = ["sample", trained, "--rows", rows, "--columns", columns, "--out", tmp_path, "--device", "cpu"]
     assert cli.main([str(word) for word in words]) == 0
     with np.load(tmp_path / "reconstructions.npz") as arrays:

@@ -111,10 +111,10 @@ def test_a_finished_run_counts_only_if_its_configuration_is_the_one_asked_for(ca
     monkeypatch.chdir(tmp_path)
     finished(tmp_path / "runs/digits/vae-seed0")
     finished(tmp_path / "runs/digits/svi-seed0", "svi")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     words = ["sweep", "digits", "--methods", "vae,svi"]
     code, out, _ = told(capsys, *words)
     assert code == 0 and "2 finished, 0 to do" in out
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     for changed, named in {
         ("--steps", "2000"): "(steps: 1000 -> 2000)",
         ("--optim.lr", "0.1"): "(optim.lr: 0.001 -> 0.1)",
