@@ -123,11 +123,14 @@ def make_table(known: dict[str, Any]) -> str:
         lines.append("| " + " | ".join([*first, *apart, show(entry["other_reference"]), f"{ratio:.2f}"]) + " |")
     left = [entry["minus_reference"] for entry in known.values()]
     total = {each: sum(-entry[each]["mean"] for entry in left) for each in (bsvi_name, small)}
-    shares = [entry[small]["mean"] / entry[bsvi_name]["mean"] for entry in left]
+    far = [
+        entry for entry in left if -entry[bsvi_name]["mean"] > 2 * entry[bsvi_name]["stderr"]
+    ]  # else there is no share
+    shares = [entry[small]["mean"] / entry[bsvi_name]["mean"] for entry in far]
     lines += [
         "",
         f"Of {bsvi_name}'s distance to the reference {small} leaves {total[small] / total[bsvi_name]:.0%} over all models "
-        f"together, and {sum(shares) / len(shares):.0%} on the average of models.",
+        f"together, and {sum(shares) / max(1, len(shares)):.0%} on the average of the {len(shares)} models where it is beyond two errors.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -46,10 +46,12 @@ def main() -> None:
         "--command", action="append", default=[], help="how the runs were made; may be given several times"
     )
     parser.add_argument("--tables", action="store_true", help="no page and no claims")
+    parser.add_argument("--claims", action="store_true", help="with --tables: claims and differences all the same")
     parser.add_argument("--figures", nargs="+", choices=DRAWN, default=[], help="figures to keep as files")
     arguments = parser.parse_args()
     if arguments.runs is not None:
         shown = {"page": not arguments.tables, "figures": arguments.figures}
+        shown |= {"claims": True} if arguments.claims else {}
         publish(arguments.runs, arguments.out, arguments.command, shown)
     elif not (arguments.out / archive.NAME).exists():
         sys.exit(f"{arguments.out} holds no {archive.NAME}; publish runs there with --runs")
@@ -134,12 +136,17 @@ def report(out: Path) -> None:
             made = make_report([Path(runs.name)], Path("report")).absolute().parent
         if shown["page"]:
             shutil.copyfile(made / "index.html", out / "index.html")
-        (out / "tables.md").write_text(joined(made / "tables", out.name, claims=shown["page"]))
+        (out / "tables.md").write_text(joined(made / "tables", out.name, claims=has_claims(shown)))
         shutil.rmtree(out / "figures", ignore_errors=True)
         for path in sorted(path for name in shown["figures"] for path in made.glob(f"figures/*-{name}.png")):
             (out / "figures").mkdir(exist_ok=True)
             picture = Image.open(path).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
             picture.save(out / "figures" / path.name, optimize=True)  # a third of the bytes
+
+
+def has_claims(shown: dict[str, Any]) -> bool:
+    """Whether the tables compare methods: where there is a page, and where it was asked for."""
+    return bool(shown["page"] or shown.get("claims"))
 
 
 def joined(tables: Path, name: str, claims: bool = True) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import claims, end_to_end, judges, publish
 from bsvi.report import archive
+from bsvi.report.beyond import check_beyond
 from bsvi.report.claim_tables import make_claims_table
 from bsvi.report.claims import check_claims
 from bsvi.report.estimates import make_estimates_table
@@ -42,6 +43,8 @@ def tables_of(experiment, compared):
     """Every table that the report makes of an experiment."""
     if compared:
         yield make_claims_table(experiment, check_claims(experiment))
+        if beyond := check_beyond(experiment):
+            yield make_claims_table(experiment, beyond, beyond=True)
         yield make_differences_table(experiment)
     yield from (
         make(experiment, split) for make in (make_scores_table, make_estimates_table) for split in experiment.splits()
@@ -58,7 +61,7 @@ def test_published_tables_are_those_of_the_published_runs(folder, tmp_path, monk
     monkeypatch.chdir(tmp_path)  # the tables name run folders as runs/...
     runs, warnings = read_runs([Path("runs")])
     assert runs and not warnings and all(run.state == "scored" for run in runs)
-    compared = json.loads((folder / "about.json").read_text())["shown"]["page"]
+    compared = publish.has_claims(json.loads((folder / "about.json").read_text())["shown"])
     found = [table for experiment in group_runs(runs) for table in tables_of(experiment, compared)]
     made, shown = {table.name: to_markdown(table) for table in found if table}, sections(folder)
     assert set(shown) == set(made)

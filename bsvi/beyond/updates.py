@@ -15,10 +15,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from bsvi.draws import each_block
 from bsvi.refinement import SVI
+from bsvi.tables.methods import RATES_LR
 
 TINY = 1e-12  # added to a norm, so that a gradient of zero has a derivative
 KEPT = 2.0  # the gate's first logit: 88% of the old lambda
-RATES_LR = 0.05  # of ln rho: at a weight's 1e-3 the rates are still near their start after a thousand updates
 
 
 class Rates(nn.Module):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from bsvi.tables.data_sets import DATA_SETS
-from bsvi.tables.methods import METHODS
+from bsvi.tables.methods import METHODS, RATES_LR
 
 MOST, LONGEST = 1_000_000, 10**12  # of sizes and of steps: what is larger is a slip of the finger
 MOST_SEED = 2**64 - 1  # torch takes no larger one
@@ -99,7 +99,7 @@ class EndToEndSettings(Settings):
     learned_rates: bool | None = Field(
         None, description="learn a rate for every step and coordinate of lambda (default: as the method says)"
     )
-    rates_lr: float = Field(0.05, gt=0, le=MOST, description="AMSGrad's rate for the logarithms of learned rates")
+    rates_lr: float = Field(RATES_LR, gt=0, le=MOST, description="AMSGrad's rate for the logarithms of learned rates")
     finite_difference: bool = Field(
         False, description="second-order products by differences, for decoders that cannot be differentiated twice"
     )

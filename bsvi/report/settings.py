@@ -3,22 +3,29 @@
 from typing import Any
 
 from bsvi.report.records import ReportedRun
+from bsvi.tables.methods import RATES_LR
 
 _NOT_A_SETTING = {"seed", "seeds", "method", "out", "resume", "device", "threads", "name", "experiment"}
 _NOT_A_SETTING |= {"log_every", "recompute"}  # no number depends on them
+
+# Older runs do not name these settings of end-to-end methods: at its default a setting says as much as none.
+_DEFAULTS = {"e2e.steps": None, "e2e.learned_rates": None, "e2e.rates_lr": RATES_LR, "e2e.finite_difference": False}
 
 
 def read_settings(run: ReportedRun) -> dict[str, Any]:
     """The configuration with dotted names, without what may differ between runs of one row."""
     flat = dict(_flatten(run.part("config")))
     flat = {key: value for key, value in flat.items() if key not in _NOT_A_SETTING}
+    flat = {key: value for key, value in flat.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
     if not flat.get("phases"):
         flat.pop("phases", None)  # older runs do not say that they have none
     flat.pop("steps" if flat.get("seconds") else "seconds", None)  # the limit by which no run ends
     origin = run.part("origin")
     if origin:  # a run that did not begin at the beginning is no seed of those that did
         flat["origin"] = f"{origin.get('how', 'from')} {origin.get('method', 'another run')}"
-    return flat | {"k": run.config["k"]} if run.config.get("k") is not None else flat
+    if run.config.get("k") is None or flat.get("seconds"):  # in equal time each method may have a k of its own
+        return flat
+    return flat | {"k": run.config["k"]}
 
 
 def read_circumstances(run: ReportedRun) -> dict[str, Any]:

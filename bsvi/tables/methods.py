@@ -11,6 +11,8 @@ from typing import Any, Literal
 import bsvi
 from bsvi.tables.table import Table
 
+RATES_LR = 0.05  # of ln rho: at a weight's 1e-3 the rates are still near their start after a thousand updates
+
 
 @dataclass(frozen=True)
 class Look:

@@ -46,7 +46,8 @@ def make_run(
         "steps": steps,
     }
     for key, value in (config or {}).items():
-        tree[key.split(".")[0]][key.split(".")[1]] = value
+        *room, name = key.split(".")
+        (tree.setdefault(room[0], {}) if room else tree)[name] = value
     write(
         folder / "config.json",
         {

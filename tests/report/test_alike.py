@@ -11,6 +11,7 @@ from bsvi.report.make import make_report
 from bsvi.report.measures import measure_difference, measure_rows_difference
 from bsvi.report.runs import read_runs
 from bsvi.report.tables import make_differences_table, make_scores_table
+from bsvi.tables.methods import RATES_LR
 from tests.report.made_runs import make_run, make_runs
 
 SVI_BEATS_VAE, BSVI_BEATS_SVI = "SVI-k′ beats the VAE", "BSVI-k beats SVI-k′"
@@ -125,6 +126,22 @@ def test_two_settings_of_one_method_are_compared_and_two_methods_with_two_settin
     vae, bsvi, other = experiment_at(tmp_path).rows
     assert measure_rows_difference(bsvi, other, "log_likelihood").interval is not None
     assert measure_rows_difference(vae, other, "log_likelihood").interval is None
+
+
+def test_runs_from_before_a_setting_was_there_compare_with_those_at_its_default(tmp_path):
+    make_runs(tmp_path, ["svi"], (0, 1, 2), steps=100, config={"e2e.rates_lr": RATES_LR, "e2e.steps": None})
+    make_runs(tmp_path, ["vae"], (0, 1, 2), steps=100)
+    assert verdict_at(tmp_path, SVI_BEATS_VAE).verdict == HOLDS
+    make_runs(tmp_path, ["bsvi"], (0, 1, 2), steps=100, config={"e2e.steps": 2})
+    assert [row.method for row in experiment_at(tmp_path).left_out] == ["bsvi"]
+
+
+def test_in_equal_time_each_method_may_have_a_k_of_its_own(tmp_path):
+    for method, k in (("vae", 9), ("svi", 5)):
+        for folder in make_runs(tmp_path, [method], (0, 1, 2), steps=100, config={"seconds": 60.0}):
+            change(folder / "config.json", k=k)
+            change(folder / "result.json", stopped="seconds")
+    assert not experiment_at(tmp_path).left_out
 
 
 def test_the_best_in_bold_is_one_of_those_that_compare(tmp_path):
