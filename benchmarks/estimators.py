@@ -130,7 +130,8 @@ def make_table(known: dict[str, Any]) -> str:
     lines += [
         "",
         f"Of {bsvi_name}'s distance to the reference {small} leaves {total[small] / total[bsvi_name]:.0%} over all models "
-        f"together, and {sum(shares) / max(1, len(shares)):.0%} on the average of the {len(shares)} models where it is beyond two errors.",
+        f"together, and {sum(shares) / max(1, len(shares)):.0%} on the average of the {len(shares)} models "
+        "where it is beyond two errors.",
     ]
     return "\n".join(lines) + "\n"
 
