@@ -136,6 +136,12 @@ class SVI:
         direct = None if self.closed_form_kl else find_direct(model, x, lambda_, self.samples, beta)
         graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
         for i in range(self.steps):  # l.5
+            if direct is not None and self.is_plain and not graphs.keeps(i):
+                with torch.no_grad():
+                    stepped = direct.step(lambda_, state, self.lr, self.momentum, self.max_grad_norm)  # l.6-9
+                yield Step(lambda_, stepped.weighed, stepped.gradient, (), graphs.kept)
+                lambda_, state = stepped.lambda_, stepped.velocity
+                continue
             if direct is None or graphs.keeps(i):
                 weighed, g, family, q = self.propose(i, model, x, lambda_, beta, graphs)  # l.6-8
             else:
@@ -148,7 +154,8 @@ class SVI:
                 drawn = draw(posterior(model, lambda_, x), self.samples, len(lambda_))
             weighed = graphs.weigh(self.steps, drawn, steers=False)
         else:
-            weighed = direct.weigh(lambda_)
+            with torch.no_grad():
+                weighed = direct.weigh(lambda_)
         yield Step(lambda_, weighed, lambda_.new_empty(0), (), graphs.kept)  # no step follows l.11
 
     def propose(
@@ -171,6 +178,14 @@ class SVI:
         g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta=beta, keep=retain)  # l.8
         return weighed if graphs.keeps(i) else weighed.detach(), g, tuple(zip(own, others, strict=True)), q
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is Algorithm 1's own, one draw and no method changed, so that it can be one function."""
+        own = ("ascend", "clipped", "share")
+        unchanged = all(getattr(type(self), name) is getattr(SVI, name) for name in own)
+        return unchanged and self.samples == 1 and self.clip == "example" and not self.double_sampling
+
+    @torch.no_grad()
     def propose_directly(self, direct: DirectProposals, lambda_: Tensor) -> tuple[Weighed, Tensor]:
         """The weighted draws and the gradient by lambda, without autograd."""
         share = None if self.samples == 1 and type(self).share is SVI.share else self.share

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bsvi.beyond.directly import find_steps, walk_directly
 from bsvi.beyond.second_order import FixedNoise, gradient_by_differences, run_again_in_backward
 from bsvi.beyond.twice import is_tried, try_twice
-from bsvi.beyond.updates import Rates
+from bsvi.beyond.updates import TINY, Rates
 from bsvi.draws import Weighed, closed_form_kl, draw, encode, posterior, weigh_draw, without_zero_weights
 from bsvi.examples import Nested
 from bsvi.graphs import GraphSize, list_shared_tensors
@@ -97,6 +98,8 @@ class EndToEnd(nn.Module):
         self, model: Model, x: Nested, lambda_: Tensor, beta: float, theta: list[Tensor], budget: float
     ) -> tuple[Buffer, Tensor]:
         """The k + 1 weighted proposals, and the gradient at the first."""
+        if (direct := walk_directly(self, model, x, lambda_, beta, theta, budget)) is not None:
+            return direct
         steps, training = self.svi.steps, torch.is_grad_enabled()
         buffer, state = Buffer(steps + 1, self.svi.samples), self.update.begin(lambda_)
         recompute, parameters = False, list[Tensor]()
@@ -183,6 +186,11 @@ class EndToEnd(nn.Module):
     def last(self, model: Model, x: Nested, lambda_: Tensor) -> Tensor:
         """lambda_k, the end of the walk from lambda_0: where the trained inference ends. It costs k decoder passes."""
         state = self.update.begin(lambda_)
+        if (direct := find_steps(self, model, x, lambda_, 1.0)) is not None:
+            for i in range(self.svi.steps):
+                rate = self.update.rate(i, lambda_)
+                *_, lambda_, state = direct.step(lambda_, state, rate, self.svi.momentum, self.svi.max_grad_norm, TINY)
+            return lambda_
         for i in range(self.svi.steps):
             _, lambda_, state, _ = self.take(i, model, x, lambda_, state, 1.0, theta=[])
         return lambda_

@@ -58,8 +58,11 @@ class Rates(nn.Module):
 
     def forward(self, i: int, lambda_: Tensor, gradient: Tensor, state: Tensor, q: Any) -> tuple[Tensor, Tensor]:
         velocity = self.svi.momentum * state + self.clipped(gradient, q)
-        rate = self.log_rates[i].exp().to(lambda_) if self.learned else self.svi.lr
-        return lambda_ + rate * velocity, velocity
+        return lambda_ + self.rate(i, lambda_) * velocity, velocity
+
+    def rate(self, i: int, lambda_: Tensor) -> Tensor | float:
+        """rho_i, a number for each coordinate of lambda or one for all."""
+        return self.log_rates[i].exp().to(lambda_) if self.learned else self.svi.lr
 
     def clipped(self, gradient: Tensor, q: Any) -> Tensor:
         """The gradient with each block (mean, log-variance) scaled to at most ``max_grad_norm``, by example."""

@@ -101,9 +101,9 @@ def check_same(run: Run, stored: dict[str, Any], about: dict[str, Any]) -> None:
         raise RunError(f"{run.folder} was started by bsvi {old}, this is {new}; use that version, or --fork NEW")
     if stored["data"].get("sha256") != about["data"]["sha256"]:
         raise RunError(f"the data have changed since {run.folder} was started; use the same files, or --fork NEW")
-    names = ("device", "threads", "processes")
+    names = ("device", "threads", "processes", "compile")
     then = {"torch": stored["versions"].get("torch"), "processes": 1, **{n: stored[n] for n in names if n in stored}}
-    now = {"torch": about["versions"]["torch"], **{name: about[name] for name in names}}
+    now = {"torch": about["versions"]["torch"], **{name: about[name] for name in names if name in then}}
     if changed := list_differences(then, now):
         run.warn(f"resumed with {'; '.join(changed)}: the result will not be bitwise that of one uninterrupted run")
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bsvi.commands.about import check_stored_about
+from bsvi.commands.compilation import note_seconds
 from bsvi.commands.together import (
     SIGNAL_CODES,
     StoppedAtStart,
@@ -22,6 +23,7 @@ from bsvi.commands.train_start import begin, check_words, default_folder
 from bsvi.experiments.config import Experiment
 from bsvi.runs.folder import Run, RunError
 from bsvi.system import runtime
+from bsvi.system.clock import format_duration
 from bsvi.training.team import Rank, Team, end_process, find_rank
 
 
@@ -103,21 +105,27 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
     title = f"{experiment.experiment} {experiment.phases or experiment.method} seed {experiment.seed}"
     settings = built.training(time_limit=command.time_limit, save_every=command.save_every)
     words = (built.batches, built.valid, settings)
+    mode: Any = "on" if about["compile"] else "off"
     if not team.first:
-        runtime.compile_decoder(built.model.decoder, started.compile)
+        runtime.compile_decoder(built.model.decoder, mode)
         with shield_message(team):
             return choose_exit_code(train(built.model, built.learns_from, *words, config=about, team=team))
     loggers = make_loggers(command, run, about)
     with Screen(title, experiment.steps, loggers, command.quiet, experiment.seconds) as screen:
         for line in started.notes:
             screen.say(line)
-        runtime.compile_decoder(built.model.decoder, started.compile, screen.say)
+        runtime.compile_decoder(built.model.decoder, mode, screen.say)
         try:
             with shield_message(team):
                 result = train(built.model, built.learns_from, *words, run, watcher=screen, config=about, team=team)
         except (NotFinite, RuntimeError) as error:
             run.note(f"error: {error}")
             raise
+        if runtime.CompiledByShape.seconds:
+            note_seconds(built, runtime.CompiledByShape.seconds)
+            screen.say(
+                f"compiling took {format_duration(runtime.CompiledByShape.seconds)}; its code is kept for other runs"
+            )
     if result.finished:
         print_result(run, vars(result), f"finished ({result.stopped})")
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bsvi.commands.about import check_same, check_stored_about, describe_run, list_versions, make_identity
+from bsvi.commands.compilation import decide
 from bsvi.commands.train_flags import Command
 from bsvi.experiments.config import Experiment
 from bsvi.runs.folder import Run, RunError
@@ -50,9 +51,10 @@ def begin(
 ) -> dict[str, Any]:
     """Check all there is to check, ``take`` the folder, and write config.json unless it is there; returns what it says."""
     stored, about = check_stored_about(run, experiment), describe_run(experiment, built, started)
+    about["compile"] = decide(stored, built, started)
     if stored is not None:
         check_same(run, stored, about)
-        about = stored
+        about = stored | {"compile": about["compile"]}
     run.identity = make_identity(about)
     first: Found | None = None  # the checkpoint that it begins with
     source = Run(command.from_ or command.out or default_folder(experiment))

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,8 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bsvi.nets.likelihoods import Bernoulli
+from bsvi.nets.slopes import Slopes
 
 LogLik = Callable[[Tensor, Tensor], Tensor]
+Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Decoder(nn.Module, ABC):
@@ -27,6 +30,8 @@ class Decoder(nn.Module, ABC):
         self.latent, self.image = latent, image
         self.likelihood: nn.Module = Bernoulli() if likelihood is None else likelihood
         self._compiled: LogLik | None = None
+        self._compiler: Compiler | None = None
+        self._steps: dict[Any, Callable[..., Any]] = {}
 
     @abstractmethod
     def params(
@@ -49,8 +54,8 @@ class Decoder(nn.Module, ABC):
             params = params.float()
         return self.likelihood.log_prob(x, params)  # type: ignore[operator]
 
-    def slopes(self, x: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]] | None:
-        """ln p(x | z) and its derivative by z as a function of z, without a graph; None where autograd has to find it."""
+    def slopes(self, x: Tensor) -> Slopes | None:
+        """ln p(x | z) and its derivative by z as a function of z; None where autograd has to find it."""
         return None
 
     def forward(
@@ -64,9 +69,23 @@ class Decoder(nn.Module, ABC):
             raise ValueError(f"z must be ({x.shape[0]}, {self.latent}) beside these images, got {tuple(z.shape)}")
         return (self._compiled or self.log_lik)(x, z)
 
-    def compile_with(self, compiler: Callable[[LogLik], LogLik] | None) -> None:
-        """Send further calls through `compiler(self.log_lik)`; None goes back to the eager path. Not saved or copied."""
+    def compile_with(self, compiler: Compiler | None) -> None:
+        """Send further calls through `compiler(self.log_lik)`; None goes back to the eager path. Not saved or copied.
+
+        Where the decoder knows its `slopes`, whole steps of a refinement go through the compiler, too.
+        """
         self._compiled = None if compiler is None else compiler(self.log_lik)
+        self._compiler, self._steps = compiler, {}
+
+    @property
+    def compile_step(self) -> Compiler | None:
+        """What makes one compiled function of a step and its first arguments; None where nothing is compiled."""
+        return None if self._compiler is None else self._compile_step
+
+    def _compile_step(self, step: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
+        if self._compiler is not None and (step, *constants) not in self._steps:
+            self._steps[step, *constants] = self._compiler(partial(step, *constants))
+        return self._steps[step, *constants]
 
     def noise(self, z: Float[Tensor, "batch latent"], generator: torch.Generator | None) -> Tensor:
         """Return the uniform noise of one image per latent, drawn where the generator lives."""
@@ -75,4 +94,4 @@ class Decoder(nn.Module, ABC):
         return torch.rand(shape, generator=generator, dtype=z.dtype, device=device).to(z.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": None}
+        return {**self.__dict__, "_compiled": None, "_compiler": None, "_steps": {}}

@@ -41,7 +41,32 @@ def sum_of_logs(values: Float[Tensor, "batch pixels"]) -> Float[Tensor, " batch"
             break
         one, two = values.chunk(2, 1)
         values = one * two
-    return values.log_().sum(1, dtype=torch.float64)
+    return values.log().sum(1, dtype=torch.float64)
+
+
+BEYOND = -1e30  # in place of minus infinity, of which infinity times zero would be made: its sigmoid is exactly 0
+
+
+# ln p(x | params) of a batch in float64, and its derivative by params, from params and what ``prepare`` made of x. Both may have
+# a graph: the derivative its own, the value one that carries the derivative (``carry_slope``).
+Weigh = Callable[..., tuple[Tensor, Tensor]]
+
+
+def carry_slope(value: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
+    """The value with a graph in which its derivative by each tensor is the slope beside it, where graphs are made at all.
+
+    For values that are computed in pieces whose own derivatives would be longer than the known one, or undefined at a corner.
+
+    >>> x = torch.tensor([[2.0, 3.0]], requires_grad=True)
+    >>> carry_slope(x.detach().square().sum(1), (x, 2 * x)).sum().backward(); x.grad
+    tensor([[4., 6.]])
+    """
+    if not torch.is_grad_enabled():
+        return value
+    value = value.detach()
+    for at, slope in parts:
+        value = value + ((at - at.detach()) * slope.detach()).sum(1)
+    return value
 
 
 class Bernoulli(nn.Module):
@@ -58,20 +83,9 @@ class Bernoulli(nn.Module):
         # x*l - softplus(l): for x in {0, 1} this is exactly -softplus(-l) and -softplus(l)
         return sum_pixels(x * params - F.softplus(params))
 
-    def slopes(self, x: Float[Tensor, "batch pixels"]) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
-        """Return ``log_prob`` and its derivative as a function of the logits (batch, pixels); None for a subclass."""
-        if type(self) is not Bernoulli:
-            return None
-
-        sign = 1 - 2 * x
-
-        def log_prob(logits: Tensor) -> tuple[Tensor, Tensor]:
-            p = torch.sigmoid(logits)
-            # ln p(x) = -softplus(t) = ln sigmoid(|t|) - max(t, 0) with t = (1 - 2x) l, which holds for x of 0 and 1
-            value = sum_of_logs(torch.maximum(p, 1 - p)) - sum_pixels((logits * sign).clamp_(min=0))
-            return value, torch.sub(x, p, out=p)
-
-        return log_prob
+    def prepare(self, x: Float[Tensor, "batch pixels"]) -> tuple[Weigh, tuple[Tensor, ...]] | None:
+        """Return how logits (batch, pixels) are weighed with their derivative, and what of x it takes; None for a subclass."""
+        return (weigh_bits, (x, 1 - 2 * x)) if type(self) is Bernoulli else None
 
     def sample(self, params: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return pixels in {0, 1} from logits and uniform noise in [0, 1)."""
@@ -132,31 +146,17 @@ class DiscretisedLogistic(nn.Module):
         middle = sum_pixels(not_last * not_first) * torch.log(-torch.expm1(-2 * half))
         return sum_pixels(upper + lower) + middle
 
-    def slopes(self, x: Float[Tensor, "batch pixels"]) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
-        """Return ``log_prob`` and its derivative as a function of params (batch, pixels); None for a subclass.
-
-        Each factor sigma(t) of a bin is min(t, 0) + ln sigma(|t|). An edge bin's missing factor has t = infinity.
-        """
+    def prepare(self, x: Float[Tensor, "batch pixels"]) -> tuple[Weigh, tuple[Tensor, ...]] | None:
+        """Return how params (batch, pixels) are weighed with their derivative, and what of x it takes; None for a subclass."""
         if type(self) is not DiscretisedLogistic:
             return None
         last = self.levels - 1
-        inverse = self.scale.detach().reciprocal()
+        inverse = self.scale.reciprocal()
         half, centred, level = 0.5 / last * inverse, (x - 0.5) * inverse, (x * last).round()
-        from_upper = torch.where(level < last, -centred - half, -torch.inf)
-        from_lower = torch.where(level > 0, centred - half, -torch.inf)
+        from_upper = torch.where(level < last, -centred - half, BEYOND)  # an edge bin has one side only
+        from_lower = torch.where(level > 0, centred - half, BEYOND)
         middle = ((level > 0) & (level < last)).sum(1).double() * torch.log(-torch.expm1(-2 * half))
-
-        def log_prob(params: Tensor) -> tuple[Tensor, Tensor]:
-            above, below = (
-                torch.addcmul(from_upper, params, inverse),
-                torch.addcmul(from_lower, params, inverse, value=-1),
-            )
-            p, q = torch.sigmoid(above), torch.sigmoid(below)  # above and below are -t of both factors
-            logs = sum_of_logs(torch.maximum(p, 1 - p).mul_(torch.maximum(q, 1 - q)))
-            value = middle - sum_pixels(above.clamp_(min=0).add_(below.clamp_(min=0)))
-            return value + logs, q.sub_(p).mul_(inverse)
-
-        return log_prob
+        return weigh_levels, (from_upper, from_lower, inverse, middle)
 
     def sample(self, params: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return pixels on the grid j/255 from the decoder's output and uniform noise in [0, 1)."""
@@ -164,3 +164,23 @@ class DiscretisedLogistic(nn.Module):
         # logit(0) is -infinity, which the clamp turns into the lowest level: no special case for the end of the noise
         value = self.mean(params) + self.scale * torch.logit(noise)
         return (value * last).round().clamp(0, last) / last
+
+
+def weigh_bits(logits: Tensor, x: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """``Bernoulli.log_prob`` and its derivative by the logits; ``sign`` is 1 - 2x."""
+    p = torch.sigmoid(logits)
+    slope = x - p
+    # ln p(x) = -softplus(t) = ln sigmoid(|t|) - max(t, 0) with t = (1 - 2x) l, which holds for x of 0 and 1
+    value = sum_of_logs(torch.maximum(p, 1 - p)) - sum_pixels((logits * sign).clamp(min=0))
+    return carry_slope(value, (logits, slope)), slope
+
+
+def weigh_levels(
+    params: Tensor, from_upper: Tensor, from_lower: Tensor, inverse: Tensor, middle: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``DiscretisedLogistic.log_prob`` and its derivative: each factor sigma(t) of a bin is min(t, 0) + ln sigma(|t|)."""
+    above, below = torch.addcmul(from_upper, params, inverse), torch.addcmul(from_lower, params, inverse, value=-1)
+    p, q = torch.sigmoid(above), torch.sigmoid(below)  # above and below are -t of both factors
+    value = sum_of_logs(torch.maximum(p, 1 - p) * torch.maximum(q, 1 - q))
+    value = value - sum_pixels(above.clamp(min=0) + below.clamp(min=0))
+    return carry_slope(value, (above, -p), (below, -q)) + middle, (q - p) * inverse

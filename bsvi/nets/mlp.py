@@ -4,7 +4,7 @@ It is no network of the paper; it is here for runs that have to fit a CPU.
 """
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bsvi.nets.decoder import Decoder
+from bsvi.nets.likelihoods import Weigh, weigh_bits, weigh_levels
+from bsvi.nets.slopes import Slopes
 
 tanh_backward = torch.ops.aten.tanh_backward.default
 
@@ -22,13 +24,15 @@ def _stack(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     )
 
 
-def quick_tanh_(values: Tensor) -> Tensor:
-    """tanh in place as 2 sigmoid(2a) - 1, in half of the time; good to the last digit of 1, not of a tiny value.
+def quick_tanh(values: Tensor) -> Tensor:
+    """tanh as 2 sigmoid(2a) - 1, in half of the time; good to the last digit of 1, not of a tiny value.
 
-    >>> quick_tanh_(torch.tensor([0.0, 1.0])).sub_(torch.tensor([0.0, 1.0]).tanh()).abs().max() < 1e-6
+    >>> quick_tanh(torch.tensor([0.0, 1.0])).sub(torch.tensor([0.0, 1.0]).tanh()).abs().max() < 1e-6
     tensor(True)
     """
-    return values.mul_(2).sigmoid_().mul_(2).sub_(1)
+    if torch.is_grad_enabled():  # one node of a graph in place of three
+        return torch.tanh(values)
+    return torch.sigmoid(values * 2) * 2 - 1
 
 
 class MLPEncoder(nn.Module):
@@ -75,37 +79,25 @@ class MLPDecoder(Decoder):
         """Return the likelihood's parameter for each pixel, a function of z alone."""
         return self.net(z).view(-1, 1, *self.image)
 
-    def slopes(self, x: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]] | None:
+    def slopes(self, x: Tensor) -> Slopes | None:
         """ln p(x | z) and its derivative by z, layer by layer: what autograd would give, in half the time.
 
-        The function that is returned leaves the derivative out when it is called with ``slope=False``.
         None for a subclass, for layers that are no longer those made here, and where hooks want to see the calls.
         """
-        likelihood = getattr(self.likelihood, "slopes", None)
         layers = [*self.net]
         as_made = type(self) is MLPDecoder and [type(layer) for layer in layers] == [nn.Linear, nn.Tanh] * 2 + [
             nn.Linear
         ]
         watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in self.modules())
-        if likelihood is None or not as_made or watched or {"forward", "log_lik", "params"} & vars(self).keys():
+        if not as_made or watched or {"forward", "log_lik", "params"} & vars(self).keys():
             return None
-        if x.shape[1:] != (1, *self.image):
+        prepare = getattr(self.likelihood, "prepare", None)
+        prepared = prepare(x.flatten(1)) if prepare is not None and x.shape[1:] == (1, *self.image) else None
+        if prepared is None:
             return None
-        (w1, b1), (w2, b2), (w3, b3) = ((layer.weight, layer.bias) for layer in layers[::2])
-        log_prob = likelihood(x.flatten(1))
-        if log_prob is None:
-            return None
-
-        def decode(z: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
-            first = quick_tanh_(F.linear(z, w1, b1))
-            second = quick_tanh_(F.linear(first, w2, b2))
-            value, back = log_prob(F.linear(second, w3, b3))
-            if not slope:
-                return value, None
-            back = tanh_backward(back @ w3, second)
-            return value, tanh_backward(back @ w2, first) @ w1
-
-        return decode
+        weigh, parts = prepared
+        weights = [tensor for layer in layers[::2] for tensor in (layer.weight, layer.bias)]
+        return Slopes(DECODE[weigh], (*weights, *parts), self.compile_step)
 
     @torch.no_grad()
     def sample(
@@ -114,3 +106,20 @@ class MLPDecoder(Decoder):
         """Return one image per latent, drawn from p(x | z)."""
         params = self.net(z).view(-1, 1, *self.image)
         return self.likelihood.sample(params, self.noise(z, generator))  # type: ignore[operator]
+
+
+def decode_with_slope(weigh: Weigh, z: Tensor, slope: bool, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
+    """ln p(x | z) of rows of z, and its derivative by z, from the layers' weights and what the likelihood took of x."""
+    w1, b1, w2, b2, w3, b3, *prepared = tensors
+    first = quick_tanh(F.linear(z, w1, b1))
+    second = quick_tanh(F.linear(first, w2, b2))
+    value, back = weigh(F.linear(second, w3, b3), *prepared)
+    if not slope:
+        return value, None
+    back = tanh_backward(back @ w3, second)
+    return value, tanh_backward(back @ w2, first) @ w1
+
+
+DECODE = {
+    weigh: partial(decode_with_slope, weigh) for weigh in (weigh_bits, weigh_levels)
+}  # one object each, to be compiled once

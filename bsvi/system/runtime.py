@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from bsvi.system.clock import Stopwatch
+
 if TYPE_CHECKING:
     import torch
 
@@ -61,6 +63,8 @@ def start(runtime: Runtime = Runtime()) -> Started:  # noqa: B008 - a frozen dat
         raise ValueError(f"threads must be 0 (all cores) to 1024, got {runtime.threads}")
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
+    # a product of denormal numbers takes a hundred times as long on some processors; they are below 1e-38, and count as zero
+    torch.set_flush_denormal(True)
     notes = []
     mode = runtime.compile
     if mode != "off" and (problem := find_compiler_problem()):
@@ -152,6 +156,7 @@ class CompiledByShape:
 
     limit = 6
     backend = "inductor"
+    seconds = 0.0  # that all first calls of this process took
 
     def __init__(self, function: Callable[..., Any], module: "torch.nn.Module", say: Callable[[str], None]) -> None:
         import torch
@@ -176,6 +181,7 @@ class CompiledByShape:
             return self.compiled(*tensors)
         if len(self.kinds) >= self.limit:
             return self.eager(*tensors)
+        watch = Stopwatch()
         try:
             out = self.compiled(*tensors)
         except (
@@ -186,7 +192,12 @@ class CompiledByShape:
             self.say(f"running without compilation: it failed with {type(error).__name__}")
             return out
         self.kinds.add(kind)
+        CompiledByShape.seconds += watch.seconds
         return out
+
+    def settle(self, *tensors: "torch.Tensor") -> Callable[..., Any]:
+        """What answers further calls of this kind, which has been called before: to ask once for many calls."""
+        return self.compiled if self.compiled is not None and self.kind(*tensors) in self.kinds else self.eager
 
     def kind(self, *tensors: "torch.Tensor") -> Hashable:
         import torch
