@@ -14,7 +14,7 @@ from bsvi.model import Model
 from bsvi.parameters import freeze
 from bsvi.trajectory import Buffer
 
-NUMBERS = 12  # that a graph keeps for each unit and pixel of a step, at most
+NUMBERS = 4  # that a graph keeps for each unit and pixel of a step, at most
 
 
 def walk_directly(

@@ -31,17 +31,21 @@ def choose_compilation(built: "BuiltExperiment", started: runtime.Started) -> bo
     """Whether to compile: as asked; by itself, where a decoder is heavy, or where the run is long enough to win the time back."""
     if started.compile != "auto" or runtime.is_heavy(built.model.decoder):
         return started.compile != "off"
-    if not walks(built) or built.model.slopes(next(iter(built.batches(0))).x) is None:
+    steps = count_steps(built)
+    if not steps or built.model.slopes(next(iter(built.batches(0))).x) is None:
         return False
-    e, seconds = built.experiment, measure_update(built)
-    left = min(e.steps * seconds, e.seconds or float("inf"))
+    left = min(steps * measure_update(built), built.experiment.seconds or float("inf"))
     return SAVED * left > GAIN * find_seconds(built)
 
 
-def walks(built: "BuiltExperiment") -> bool:
-    """Whether any phase refines its draws by steps that can be compiled."""
-    objectives = [phase.objective for phase in built.phases] or [built.objective]
-    return any(hasattr(objective.refinement, "steps") for objective in objectives)
+def count_steps(built: "BuiltExperiment") -> int:
+    """Updates by methods that refine their draws by steps, which can be compiled."""
+    from bsvi.training.phases import Phase
+
+    phases = built.phases or [Phase("", built.objective, built.experiment.steps)]
+    first = [0, *(phase.last for phase in phases)]
+    refined = [hasattr(phase.objective.refinement, "steps") for phase in phases]
+    return sum(phase.last - begin for phase, begin, yes in zip(phases, first, refined, strict=False) if yes)
 
 
 def measure_update(built: "BuiltExperiment") -> float:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from bsvi.commands.sweep_display import Display
-from bsvi.commands.sweep_flags import parse
+from bsvi.commands.sweep_flags import parse, share_time
 from bsvi.commands.sweep_plan import make_plan, print_plan
 from bsvi.experiments.architectures import find_architecture
 from bsvi.sweeps.jobs import Job, run_jobs
@@ -16,7 +16,22 @@ from bsvi.tables.engines import ENGINES
 
 def main(words: list[str]) -> int:
     arguments, rest = parse(words)
-    plan = make_plan(arguments, rest)
+    budgets, source, codes = arguments.equal_time, None, [0]
+    if len(budgets) < 2:
+        return sweep(arguments, share_time(budgets[0], rest) if budgets else rest)
+    for seconds in budgets:  # each table in a folder of its own; every run goes on where the last table has it
+        runs = arguments.runs / f"{seconds:g}s"
+        print(f"{seconds:g} seconds of updates, in {runs}")
+        codes.append(sweep(argparse.Namespace(**vars(arguments) | {"runs": runs}), share_time(seconds, rest), source))
+        if codes[-1] in (130, 143):
+            break
+        source = runs
+    return max(codes)
+
+
+def sweep(arguments: argparse.Namespace, rest: list[str], source: Path | None = None) -> int:
+    """Do what is not finished; runs begin where those of the same names in ``source`` ended. Returns the exit code."""
+    plan = make_plan(arguments, rest, source)
     cores = available_cores()
     net = plan[0].experiment.net
     small = find_architecture(net).is_small(net)

@@ -54,7 +54,13 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--iwae", type=int, nargs="*", help="numbers of IWAE draws (default k to 5k)")
     add_estimators(parser)
     add("--pictures", action="store_true", help="also draw the images of bsvi sample, for runs of the first seed")
-    add("--equal-time", type=float, metavar="SECONDS", help="train every run for so many CPU seconds of updates")
+    add(
+        "--equal-time",
+        type=float,
+        nargs="+",
+        metavar="SECONDS",
+        help="train every run for so many CPU seconds of updates; several: a table for each, every run goes on from the last",
+    )
     add("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
     add("--threads", type=int, metavar="N", help="CPU threads of a run (default: the cores shared among the runs)")
     add("--dry-run", action="store_true", help="show the plan and an estimate of its time, do nothing")
@@ -81,8 +87,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for word in rest:
         if (flag := word.split("=", 1)[0]) in INSTEAD:
             raise ValueError(f"{flag} is for one run, a sweep has several; {INSTEAD[flag]}")
-    if arguments.equal_time is not None:
-        rest = share_time(arguments.equal_time, rest)
+    arguments.equal_time = check_budgets(arguments)
     if not ENGINES[arguments.on].job_limit and arguments.time_limit is not None:
         rest += ["--time-limit", arguments.time_limit]  # seconds, as ever
     if ENGINES[arguments.on].job_limit:
@@ -94,14 +99,25 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return arguments, rest
 
 
+def check_budgets(arguments: argparse.Namespace) -> list[float]:
+    """The seconds that all runs are given, in order; none where updates are counted."""
+    budgets = sorted({*(arguments.equal_time or [])})
+    for seconds in budgets:
+        if not 0 < seconds <= LONGEST:
+            raise ValueError(f"--equal-time takes the seconds of updates of each run, above 0, got {seconds:g}")
+    if len(budgets) > 1 and arguments.submit_only:
+        raise ValueError(
+            "--equal-time with several numbers waits for each table; leave --submit-only out, or give one number"
+        )
+    return budgets
+
+
 def share_time(seconds: float, rest: list[str]) -> list[str]:
     """The words for bsvi train that end every run after so many seconds of updates, and early only where that is asked for.
 
     >>> share_time(100.0, []), share_time(100.0, ["--patience", "8"])
     (['--seconds', '100.0', '--patience', '0'], ['--seconds', '100.0', '--patience', '8'])
     """
-    if not 0 < seconds <= LONGEST:
-        raise ValueError(f"--equal-time takes the seconds of updates of each run, above 0, got {seconds:g}")
     given = {word.split("=", 1)[0] for word in rest}
     return ["--seconds", str(seconds), *([] if "--patience" in given else ["--patience", "0"]), *rest]
 

@@ -11,7 +11,7 @@ from bsvi.commands.train_flags import strip_command
 from bsvi.commands.train_start import default_folder
 from bsvi.experiments.config import EXPERIMENTS, MOST_SEED
 from bsvi.runs.folder import Run, RunError
-from bsvi.sweeps.jobs import Job, is_scored
+from bsvi.sweeps.jobs import Job, is_scored, last_line
 from bsvi.system.clock import Stopwatch, format_duration
 from bsvi.tables.data_sets import DATA_SETS
 from bsvi.tables.estimators import ESTIMATORS
@@ -21,8 +21,11 @@ ENDLESS = ["--steps", str(10**9)]  # of runs that their seconds end
 MOST_SEEDS = 10_000  # of one sweep
 
 
-def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
-    """All methods of the first seed, then of the next: the order that gives a first complete table soonest."""
+def make_plan(arguments: argparse.Namespace, rest: list[str], source: Path | None = None) -> list[Job]:
+    """All methods of the first seed, then of the next: the order that gives a first complete table soonest.
+
+    Runs begin where those of the same names in ``source`` ended.
+    """
     names = choose_methods(arguments.methods, phases=True)
     rest = [*rest, *(["--data-dir", str(arguments.data_dir)] if arguments.data_dir else [])]
     found, jobs = parse_seeds(arguments.seeds), []
@@ -38,7 +41,9 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
         for name, command in commands.items():
             experiment = strip_command(command).model_copy(update={"seed": seed})
             folder = arguments.runs / arguments.experiment / default_folder(experiment).name
-            words = [experiment_words, *learners[name], "--seed", str(seed), "--out", str(folder), *rest]
+            begins = source / arguments.experiment / folder.name if source else None
+            place = ["--out", str(begins), "--fork", str(folder)] if begins else ["--out", str(folder)]
+            words = [experiment_words, *learners[name], "--seed", str(seed), *place, *rest]
             evaluate = ["evaluate", str(folder), "--k", str(arguments.k), "--quiet"]
             evaluate += ["--device", command.device, "--compile", command.compile]
             evaluate += ["--examples", str(arguments.examples)] if arguments.examples else []
@@ -48,7 +53,7 @@ def make_plan(arguments: argparse.Namespace, rest: list[str]) -> list[Job]:
                 evaluate += ["--estimator", *arguments.estimator, "--passes", str(arguments.passes)]
             wanted = [ESTIMATORS[name].name(arguments.passes) for name in arguments.estimator]
             scored = partial(is_scored, folder, arguments.k, arguments.examples, arguments.iwae, wanted)
-            job = Job(experiment, folder, ["train", *words, "--quiet"], evaluate, scored)
+            job = Job(experiment, folder, ["train", *words, "--quiet"], evaluate, scored, source=begins)
             if arguments.pictures and seed == found[0]:
                 job.sample = ["sample", str(folder), "--device", command.device]
                 job.sample += ["--data-dir", str(arguments.data_dir)] if arguments.data_dir else []
@@ -112,7 +117,7 @@ def print_plan(plan: list[Job], workers: int, threads: int) -> int:
     total = 0.0
     for job in plan:
         calls = 0 if job.trained else count_decoder_calls(job)
-        limit = job.experiment.seconds or float("inf")
+        limit = (job.experiment.seconds or float("inf")) - find_spent(job)
         seconds = min(calls * pace, limit)
         total += seconds
         state = (
@@ -125,6 +130,15 @@ def print_plan(plan: list[Job], workers: int, threads: int) -> int:
         print(f"  {job.name:22} {state:24} {job.folder}")
     print(f"training takes about {format_duration(total / workers)} with {workers} at once; evaluation comes on top")
     return 0
+
+
+def find_spent(job: Job) -> float:
+    """Seconds of updates that are behind the run, or behind the one that it begins from, once that has ended."""
+    for folder in (job.folder, job.source):
+        spent = last_line(folder).get("spent") if folder else None
+        if isinstance(spent, float):
+            return spent
+    return 0.0
 
 
 def measure_call_seconds(plan: list[Job], threads: int) -> float:

@@ -32,6 +32,7 @@ class Job:
     evaluate: list[str]
     scored: Callable[[], bool]  # can be pickled, as jobs are shipped to other machines
     sample: list[str] = field(default_factory=list)  # none: no pictures
+    source: Path | None = None  # the run that it goes on from
     process: subprocess.Popen[bytes] | Forked | None = field(default=None, repr=False)
     stage: str = "waiting"  # waiting, training, evaluating, drawing; then one of ENDED
     problem: str = ""
@@ -46,16 +47,7 @@ class Job:
 
     def last_line(self) -> dict[str, Any]:
         """The last line of metrics, or nothing."""
-        try:
-            with open_to_read(self.folder / "metrics.jsonl") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-                lines = [
-                    line for line in file.read().splitlines() if line.startswith(b'{"split"') and line.endswith(b"}")
-                ]
-            found = parse_json(lines[-1], nan=True) if lines else {}
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return last_line(self.folder)
 
     def step(self) -> int:
         """The step of the last line of metrics."""
@@ -89,6 +81,18 @@ class Job:
     def stop(self) -> None:
         """Its training has left before the end, with all saved."""
         self.stage, self.problem = "stopped", f"saved at step {self.step()}, at its time limit"
+
+
+def last_line(folder: Path) -> dict[str, Any]:
+    """The last line of a run's metrics, or nothing."""
+    try:
+        with open_to_read(folder / "metrics.jsonl") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = [line for line in file.read().splitlines() if line.startswith(b'{"split"') and line.endswith(b"}")]
+        found = parse_json(lines[-1], nan=True) if lines else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_scored(

@@ -7,8 +7,10 @@ import torch
 
 import bsvi
 from bsvi.cli import main
-from bsvi.commands.sweep_flags import parse
-from bsvi.commands.sweep_plan import make_plan
+from bsvi.commands.sweep_flags import parse, share_time
+from bsvi.commands.sweep_plan import find_spent, make_plan
+from bsvi.experiments.config import Experiment
+from bsvi.sweeps.jobs import Job
 from tests.oracles import BernoulliDecoder
 
 
@@ -84,10 +86,55 @@ def test_a_sweep_gives_every_run_the_same_seconds(tmp_path):
         str(tmp_path),
     ]
     arguments, rest = parse(words)
-    jobs = make_plan(arguments, rest)
-    assert len(jobs) == 3
+    jobs = make_plan(arguments, share_time(100.0, rest))
+    assert arguments.equal_time == [100.0] and len(jobs) == 3
     assert all(job.experiment.seconds == 100.0 and job.experiment.patience == 0 for job in jobs)
     assert all(job.experiment.steps >= 10**9 - 1 for job in jobs)
+
+
+SWEEP = """sweep digits --net.kind mlp --net.hidden 8 --net.latent 2 --methods vae,bsvi-sir --equal-time 0.6 0.2 --threads 1
+--jobs 1 --k 3 --examples 10 --iwae --logger none --runs"""
+
+
+def test_several_budgets_make_a_table_each_and_runs_go_on_from_the_last_one(tmp_path, capsys):
+    words = [*SWEEP.split(), str(tmp_path)]
+    assert main([*words, "--dry-run"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line for line in told if "updates, in" in line] == [
+        f"{seconds} seconds of updates, in {tmp_path / f'{seconds}s'}" for seconds in (0.2, 0.6)
+    ]
+    assert main(words) == 0
+    for method in ("vae", "bsvi-sir"):
+        first, last = ((tmp_path / f"{seconds}s/digits/{method}-seed0") for seconds in (0.2, 0.6))
+        ends = [json.loads((run / "result.json").read_text()) for run in (first, last)]
+        lines = [
+            [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (first, last)
+        ]
+        assert 0 < ends[0]["steps"] < ends[1]["steps"] and [end["stopped"] for end in ends] == ["seconds"] * 2
+        assert [lines[i][-1]["spent"] >= seconds for i, seconds in enumerate((0.2, 0.6))] == [True, True]
+        assert (
+            lines[1][: len(lines[0]) - 1] == lines[0][:-1]
+        )  # what was learned in the first budget is not learned again
+        origin = json.loads((last / "config.json").read_text())["origin"]
+        assert origin["folder"] == str(first) and origin["step"] == ends[0]["steps"]
+        assert (last / "scores.json").exists()
+    capsys.readouterr()
+    assert main(words) == 0 and capsys.readouterr().out.count("2 finished, 0 to do") == 2
+    assert main([*words, "--dry-run"]) == 0 and "finished" in capsys.readouterr().out
+
+
+def test_what_is_left_of_a_budget_is_what_the_plan_says(tmp_path):
+    job = Job(Experiment(), tmp_path / "new", [], [], bool, source=tmp_path / "old")
+    assert find_spent(job) == 0.0
+    for name, spent in (("old", 4.5), ("new", 7.5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(f'{{"split": "valid", "step": 3, "spent": {spent}}}\n')
+        assert find_spent(job) == spent
+
+
+def test_several_budgets_and_a_queue_that_nobody_waits_for_are_refused():
+    with pytest.raises(ValueError, match="leave --submit-only out, or give one number"):
+        parse(["digits", "--equal-time", "1", "2", "--on", "slurm", "--submit-only"])
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
