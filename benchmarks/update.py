@@ -2,6 +2,7 @@
 
     ./run python benchmarks/update.py OLD                 a commit against the files as they are; some minutes
     ./run python benchmarks/update.py OLD --rounds 40 --method svi
+    ./run python benchmarks/update.py OLD --compile --method bsvi-e2e       the files as they are with compiled steps
 
 Both versions stay alive in a process of their own with one thread and take turns. Ratios of CPU time within a round, median
 and range.
@@ -21,7 +22,7 @@ HERE = Path(__file__).resolve().parent.parent
 SIZES = {"omniglot-mlp": ((1, 28, 28), "bernoulli"), "svhn-mlp": ((1, 32, 32), "logistic")}
 
 
-def work(method: str, repeats: int = 4) -> None:
+def work(method: str, compiled: bool, repeats: int = 4) -> None:
     """Print the milliseconds of an update of each size, once for each line of standard input."""
     import torch
     from torch import nn
@@ -31,13 +32,14 @@ def work(method: str, repeats: int = 4) -> None:
     from bsvi.system import runtime
     from bsvi.training.state import make_optimizer
 
-    torch.set_num_threads(1)
-    runtime.keep_freed_memory()
+    runtime.start(runtime.Runtime("cpu", 1, "on" if compiled else "off"))
     made = {}
     for name, (shape, likelihood) in SIZES.items():
         e = EXPERIMENTS[name].model_copy(update={"method": method})
         model, objective = build_model(e, shape, likelihood), build_objective(e)
         x = torch.rand(50, *shape).mul(255).round() / 255
+        if compiled:
+            runtime.compile_decoder(model.decoder, "on")
         made[name] = model, objective, x.round() if likelihood == "bernoulli" else x, make_optimizer(model, objective)
 
     def update(model, objective, x, optimizer) -> None:  # type: ignore[no-untyped-def]
@@ -62,9 +64,9 @@ def work(method: str, repeats: int = 4) -> None:
         print(json.dumps(times), flush=True)
 
 
-def start(code: Path, method: str) -> subprocess.Popen[str]:
+def start(code: Path, method: str, compiled: bool = False) -> subprocess.Popen[str]:
     """A worker on the package in this folder, once it is ready."""
-    words = [sys.executable, __file__, "--work", "--method", method]
+    words = [sys.executable, __file__, "--work", "--method", method, *(["--compile"] if compiled else [])]
     environment = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
     worker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     if worker.stdout is None or worker.stdout.readline() != "ready\n":
@@ -77,10 +79,11 @@ def main() -> None:
     parser.add_argument("old", nargs="?", help="a commit")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--method", default="bsvi-sir")
+    parser.add_argument("--compile", action="store_true", help="compile the steps of the new code")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        work(arguments.method)
+        work(arguments.method, arguments.compile)
         return
     if not arguments.old:
         parser.error("name the commit to compare with")
@@ -89,7 +92,7 @@ def main() -> None:
             ["git", "-C", str(HERE), "archive", arguments.old, "bsvi"], check=True, capture_output=True
         )
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        workers = {"old": start(Path(folder), arguments.method), "new": start(HERE, arguments.method)}
+        workers = {"old": start(Path(folder), arguments.method), "new": start(HERE, arguments.method, arguments.compile)}
         times: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
         for number in range(arguments.rounds):
             for name in sorted(workers, reverse=number % 2 == 0):

@@ -134,9 +134,9 @@ class SVI:
         """
         lambda_, state = lambda_.detach(), None
         direct = None if self.closed_form_kl else find_direct(model, x, lambda_, self.samples, beta)
-        graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
+        graphs, plain = Graphs(model, x, beta, self.steps + 1, attach, budget), self.is_plain
         for i in range(self.steps):  # l.5
-            if direct is not None and self.is_plain and not graphs.keeps(i):
+            if direct is not None and plain and not graphs.keeps(i):
                 with torch.no_grad():
                     stepped = direct.step(lambda_, state, self.lr, self.momentum, self.max_grad_norm)  # l.6-9
                 yield Step(lambda_, stepped.weighed, stepped.gradient, (), graphs.kept)

@@ -158,7 +158,9 @@ class CompiledByShape:
     backend = "inductor"
     seconds = 0.0  # that all first calls of this process took
 
-    def __init__(self, function: Callable[..., Any], module: "torch.nn.Module", say: Callable[[str], None]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], module: "torch.nn.Module | None", say: Callable[[str], None]
+    ) -> None:
         import torch
         import torch._functorch.config
         import torch.compiler.config
@@ -202,8 +204,10 @@ class CompiledByShape:
     def kind(self, *tensors: "torch.Tensor") -> Hashable:
         import torch
 
-        wants = tuple(parameter.requires_grad for parameter in self.module.parameters())
         calls = tuple((tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad) for tensor in tensors)
+        if self.module is None:  # all that the function uses is given to it
+            return calls, torch.is_grad_enabled()
+        wants = tuple(parameter.requires_grad for parameter in self.module.parameters())
         return calls, wants, torch.is_grad_enabled(), self.module.training
 
 
@@ -229,5 +233,5 @@ def compile_decoder(
 
     # every decoder of a process shares one count of recompilations, and full-graph mode fails where it is used up
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-    decoder.compile_with(lambda log_lik: CompiledByShape(log_lik, decoder, say))
+    decoder.compile_with(lambda made: CompiledByShape(made, decoder if made == decoder.log_lik else None, say))
     return True
