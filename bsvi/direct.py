@@ -28,6 +28,22 @@ class Stepped(NamedTuple):
     velocity: Tensor
 
 
+class Ascent(NamedTuple):
+    """How a velocity is made of gradients; ``tiny`` is added to norms, so that a gradient of zero has a derivative."""
+
+    momentum: float
+    max_norm: float
+    tiny: float = 0.0
+
+    def clip(self, gradient: Tensor) -> Tensor:
+        """The gradient with mean and log-variance scaled to at most ``max_norm`` each."""
+        if self.max_norm == math.inf:
+            return gradient
+        blocks = gradient.unflatten(-1, (2, -1))
+        norm = torch.linalg.vector_norm(blocks, dim=-1, keepdim=True)
+        return (blocks * (self.max_norm / (norm + self.tiny if self.tiny else norm)).clamp(max=1.0)).flatten(-2)
+
+
 def draw_and_weigh(decode: Decode, lambda_: Tensor, eps: Tensor, beta: Any, slope: bool) -> tuple[Weighed, Tensor, Any]:
     """The weighed draws of q(z; lambda) by this noise (samples, batch, latent), z - mean, and the slope of ln p(x|z) by z."""
     mean, log_var = lambda_.chunk(2, -1)
@@ -53,48 +69,19 @@ def propose(decode: Decode, lambda_: Tensor, eps: Tensor, beta: Any) -> tuple[We
     return weighed, gradient.nan_to_num(0.0, 0.0, 0.0)
 
 
-def clip_halves(gradient: Tensor, max_norm: float, tiny: float = 0.0) -> Tensor:
-    """The gradient with mean and log-variance scaled to at most ``max_norm`` each; ``tiny`` keeps a slope at zero."""
-    if max_norm == math.inf:
-        return gradient
-    blocks = gradient.unflatten(-1, (2, -1))
-    norm = torch.linalg.vector_norm(blocks, dim=-1, keepdim=True)
-    return (blocks * (max_norm / (norm + tiny if tiny else norm)).clamp(max=1.0)).flatten(-2)
-
-
 def take_step(
-    decode: Decode,
-    momentum: float,
-    max_norm: float,
-    tiny: float,
-    lambda_: Tensor,
-    velocity: Tensor,
-    eps: Tensor,
-    beta: Any,
-    rate: Any,
+    decode: Decode, ascent: Ascent, lambda_: Tensor, velocity: Tensor, eps: Tensor, *, beta: Any, rate: Any
 ) -> Stepped:
     """One draw, its weight, and lambda + rate v with v <- momentum v + clip(g) (Alg. 1, l.6-9)."""
     weighed, gradient = propose(decode, lambda_, eps, beta)
-    velocity = momentum * velocity + clip_halves(gradient[0], max_norm, tiny)
+    velocity = ascent.momentum * velocity + ascent.clip(gradient[0])
     return Stepped(weighed, gradient[0], lambda_ + rate * velocity, velocity)
 
 
-def _step(
-    function: Any,
-    momentum: float,
-    max_norm: float,
-    tiny: float,
-    lambda_: Tensor,
-    velocity: Tensor,
-    eps: Tensor,
-    beta: Tensor,
-    rate: Tensor,
-    *tensors: Tensor,
-) -> Stepped:
+def _step(function: Any, ascent: Ascent, *tensors: Tensor) -> Stepped:
     """``take_step`` with everything that changes as tensors, to be compiled."""
-    return take_step(
-        lambda z, slope: function(z, slope, *tensors), momentum, max_norm, tiny, lambda_, velocity, eps, beta, rate
-    )
+    lambda_, velocity, eps, beta, rate, *rest = tensors
+    return take_step(lambda z, slope: function(z, slope, *rest), ascent, lambda_, velocity, eps, beta=beta, rate=rate)
 
 
 def _weigh(function: Any, lambda_: Tensor, eps: Tensor, beta: Tensor, *tensors: Tensor) -> Weighed:
@@ -132,16 +119,14 @@ class DirectProposals:
         some = share(weighed.log_w).masked_fill(~(weighed.log_w.abs() < math.inf), 0.0)
         return weighed, (some[..., None].to(gradient) * gradient).sum(0)
 
-    def step(
-        self, lambda_: Tensor, velocity: Tensor | None, rate: Any, momentum: float, max_norm: float, tiny: float = 0.0
-    ) -> Stepped:
+    def step(self, lambda_: Tensor, velocity: Tensor | None, ascent: Ascent, rate: Any) -> Stepped:
         """One draw, its weight and the clipped step, with ``rate`` a number or a tensor that may be learned."""
         if velocity is None:  # of the kind that those after it are, so that one compiled function serves all steps
             velocity = torch.zeros_like(lambda_).requires_grad_(lambda_.requires_grad and torch.is_grad_enabled())
         if not self.is_compiled:
-            return take_step(self.decode, momentum, max_norm, tiny, lambda_, velocity, self.noise(), self.beta, rate)
+            return take_step(self.decode, ascent, lambda_, velocity, self.noise(), beta=self.beta, rate=rate)
         beta, rate = self._tensor(self.beta), self._tensor(rate)
-        return self._run(_step, (momentum, max_norm, tiny), lambda_, velocity, self.noise(), beta, rate)
+        return self._run(_step, (ascent,), lambda_, velocity, self.noise(), beta, rate)
 
     @property
     def is_compiled(self) -> bool:
@@ -155,7 +140,7 @@ class DirectProposals:
             self.numbers[value] = torch.tensor(value, dtype=torch.float32)
         return self.numbers[value]
 
-    def _run(self, step: Callable[..., Any], constants: tuple[float, ...], *arguments: Tensor) -> Any:
+    def _run(self, step: Callable[..., Any], constants: tuple[Ascent, ...], *arguments: Tensor) -> Any:
         """The compiled step; which code that is gets asked once for all steps of a walk."""
         decode: Any = self.decode
         tensors = (*arguments, *decode.tensors)

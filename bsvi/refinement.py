@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bsvi.amortized import Amortized, Options, Refined, Refinement, TakesOptions, whole
-from bsvi.direct import DirectProposals, find_direct
+from bsvi.direct import Ascent, DirectProposals, Stepped, find_direct
 from bsvi.draws import Draw, Weighed, closed_form_kl, draw, each_block, encode, posterior
 from bsvi.examples import Nested
 from bsvi.graphs import Graphs
@@ -17,18 +17,7 @@ from bsvi.model import DiagonalGaussian, Model
 from bsvi.parameters import find_reached_parameters
 from bsvi.trajectory import Buffer
 
-__all__ = [
-    "PAPER_BATCH",
-    "SVI",
-    "Amortized",
-    "Options",
-    "Refined",
-    "Refinement",
-    "Step",
-    "TakesOptions",
-    "finite",
-    "whole",
-]
+__all__ = ["SVI", "Amortized", "Options", "Refined", "Refinement", "Step", "TakesOptions", "finite", "whole"]
 PAPER_BATCH = 50  # the batch over which the paper's SVI step was averaged and clipped
 Family = tuple[tuple[Tensor, Tensor], ...]  # q's own parameters and their gradients
 
@@ -134,27 +123,22 @@ class SVI:
         """
         lambda_, state = lambda_.detach(), None
         direct = None if self.closed_form_kl else find_direct(model, x, lambda_, self.samples, beta)
-        graphs, plain = Graphs(model, x, beta, self.steps + 1, attach, budget), self.is_plain
+        graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
         for i in range(self.steps):  # l.5
-            if direct is not None and plain and not graphs.keeps(i):
-                with torch.no_grad():
-                    stepped = direct.step(lambda_, state, self.lr, self.momentum, self.max_grad_norm)  # l.6-9
-                yield Step(lambda_, stepped.weighed, stepped.gradient, (), graphs.kept)
-                lambda_, state = stepped.lambda_, stepped.velocity
-                continue
             if direct is None or graphs.keeps(i):
                 weighed, g, family, q = self.propose(i, model, x, lambda_, beta, graphs)  # l.6-8
+                yield Step(lambda_, weighed, g, family, graphs.kept)
+                lambda_, state = self.ascend(lambda_, self.clipped(g, q), state)  # l.9
             else:
-                weighed, g, family, q = *self.propose_directly(direct, lambda_), (), DiagonalGaussian
-            yield Step(lambda_, weighed, g, family, graphs.kept)
-            lambda_, state = self.ascend(lambda_, self.clipped(g, q), state)  # l.9
+                stepped = self.step_directly(direct, lambda_, state)  # l.6-9
+                yield Step(lambda_, stepped.weighed, stepped.gradient, (), graphs.kept)
+                lambda_, state = stepped.lambda_, stepped.velocity
             lambda_ = lambda_.detach()  # the stop-gradient: theta must not learn through SVI
-        if direct is None or graphs.keeps(self.steps):
-            with torch.no_grad():
+        with torch.no_grad():
+            if direct is None or graphs.keeps(self.steps):
                 drawn = draw(posterior(model, lambda_, x), self.samples, len(lambda_))
-            weighed = graphs.weigh(self.steps, drawn, steers=False)
-        else:
-            with torch.no_grad():
+                weighed = graphs.weigh(self.steps, drawn, steers=False)
+            else:
                 weighed = direct.weigh(lambda_)
         yield Step(lambda_, weighed, lambda_.new_empty(0), (), graphs.kept)  # no step follows l.11
 
@@ -181,17 +165,18 @@ class SVI:
     @property
     def is_plain(self) -> bool:
         """Whether a step is Algorithm 1's own, one draw and no method changed, so that it can be one function."""
-        own = ("ascend", "clipped", "share")
-        unchanged = all(getattr(type(self), name) is getattr(SVI, name) for name in own)
+        unchanged = all(getattr(type(self), name) is getattr(SVI, name) for name in ("ascend", "clipped", "share"))
         return unchanged and self.samples == 1 and self.clip == "example" and not self.double_sampling
 
-    @torch.no_grad()
-    def propose_directly(self, direct: DirectProposals, lambda_: Tensor) -> tuple[Weighed, Tensor]:
-        """The weighted draws and the gradient by lambda, without autograd."""
+    def step_directly(self, direct: DirectProposals, lambda_: Tensor, state: Any) -> Stepped:
+        """A step without autograd (l.6-9), as one function where it is Algorithm 1's own."""
         share = None if self.samples == 1 and type(self).share is SVI.share else self.share
-        if not self.double_sampling:
-            return direct(lambda_, share)
-        return direct.weigh(lambda_), direct(lambda_, share)[1]
+        with torch.no_grad():
+            if self.is_plain:
+                return direct.step(lambda_, state, Ascent(self.momentum, self.max_grad_norm), self.lr)
+            drawn = direct.weigh(lambda_) if self.double_sampling else None
+            weighed, g = direct(lambda_, share)
+        return Stepped(drawn or weighed, g, *self.ascend(lambda_, self.clipped(g, DiagonalGaussian), state))
 
     def gradients(
         self,

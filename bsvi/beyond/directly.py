@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bsvi.beyond.second_order import FixedNoise
-from bsvi.beyond.updates import TINY, Rates
+from bsvi.beyond.updates import Rates
 from bsvi.direct import DirectProposals, find_direct
 from bsvi.draws import any_true
 from bsvi.examples import Nested
@@ -18,7 +18,7 @@ NUMBERS = 4  # that a graph keeps for each unit and pixel of a step, at most
 
 
 def walk_directly(
-    walk: Any, model: Model, x: Nested, lambda_: Tensor, beta: float, theta: list[Tensor], budget: float
+    walk: Any, model: Model, x: Nested, lambda_: Tensor, beta: float, *, theta: list[Tensor], budget: float
 ) -> tuple[Buffer, Tensor] | None:
     """The k + 1 weighed proposals of an ``EndToEnd`` and the gradient at the first, by functions of tensors; or None.
 
@@ -34,9 +34,7 @@ def walk_directly(
         noise = FixedNoise(lambda_.device)
         buffer, velocity, first = Buffer(walk.steps + 1, 1), None, torch.empty(0)
         for i in range(walk.steps):
-            stepped = direct.step(
-                lambda_, velocity, walk.update.rate(i, lambda_), walk.svi.momentum, walk.svi.max_grad_norm, TINY
-            )
+            stepped = direct.step(lambda_, velocity, walk.update.ascent, walk.update.rate(i, lambda_))
             buffer.add(lambda_, stepped.weighed)
             first = stepped.gradient if i == 0 else first
             lambda_, velocity = stepped.lambda_, stepped.velocity

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bsvi.beyond.directly import find_steps, walk_directly
 from bsvi.beyond.second_order import FixedNoise, gradient_by_differences, run_again_in_backward
 from bsvi.beyond.twice import is_tried, try_twice
-from bsvi.beyond.updates import TINY, Rates
+from bsvi.beyond.updates import Rates
 from bsvi.draws import Weighed, closed_form_kl, draw, encode, posterior, weigh_draw, without_zero_weights
 from bsvi.examples import Nested
 from bsvi.graphs import GraphSize, list_shared_tensors
@@ -98,7 +98,7 @@ class EndToEnd(nn.Module):
         self, model: Model, x: Nested, lambda_: Tensor, beta: float, theta: list[Tensor], budget: float
     ) -> tuple[Buffer, Tensor]:
         """The k + 1 weighted proposals, and the gradient at the first."""
-        if (direct := walk_directly(self, model, x, lambda_, beta, theta, budget)) is not None:
+        if (direct := walk_directly(self, model, x, lambda_, beta, theta=theta, budget=budget)) is not None:
             return direct
         steps, training = self.svi.steps, torch.is_grad_enabled()
         buffer, state = Buffer(steps + 1, self.svi.samples), self.update.begin(lambda_)
@@ -188,8 +188,7 @@ class EndToEnd(nn.Module):
         state = self.update.begin(lambda_)
         if (direct := find_steps(self, model, x, lambda_, 1.0)) is not None:
             for i in range(self.svi.steps):
-                rate = self.update.rate(i, lambda_)
-                *_, lambda_, state = direct.step(lambda_, state, rate, self.svi.momentum, self.svi.max_grad_norm, TINY)
+                *_, lambda_, state = direct.step(lambda_, state, self.update.ascent, self.update.rate(i, lambda_))
             return lambda_
         for i in range(self.svi.steps):
             _, lambda_, state, _ = self.take(i, model, x, lambda_, state, 1.0, theta=[])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from bsvi.direct import Ascent
 from bsvi.draws import each_block
 from bsvi.refinement import SVI
 from bsvi.tables.methods import RATES_LR
@@ -63,6 +64,11 @@ class Rates(nn.Module):
     def rate(self, i: int, lambda_: Tensor) -> Tensor | float:
         """rho_i, a number for each coordinate of lambda or one for all."""
         return self.log_rates[i].exp().to(lambda_) if self.learned else self.svi.lr
+
+    @property
+    def ascent(self) -> Ascent:
+        """Momentum and clipping, for steps that are one function."""
+        return Ascent(self.svi.momentum, self.svi.max_grad_norm, TINY)
 
     def clipped(self, gradient: Tensor, q: Any) -> Tensor:
         """The gradient with each block (mean, log-variance) scaled to at most ``max_grad_norm``, by example."""

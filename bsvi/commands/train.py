@@ -121,11 +121,11 @@ def train_in(run: Run, command: Command, experiment: Experiment, team: Team, tak
         except (NotFinite, RuntimeError) as error:
             run.note(f"error: {error}")
             raise
-        if runtime.CompiledByShape.seconds:
-            note_seconds(built, runtime.CompiledByShape.seconds)
-            screen.say(
-                f"compiling took {format_duration(runtime.CompiledByShape.seconds)}; its code is kept for other runs"
-            )
+        if compiling := runtime.CompiledByShape.seconds:
+            note_seconds(built, compiling)
+            line = f"compiling took {format_duration(compiling)}; its code is kept for other runs"
+            run.note(line)
+            screen.say(line)
     if result.finished:
         print_result(run, vars(result), f"finished ({result.stopped})")
     else:

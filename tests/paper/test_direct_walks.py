@@ -45,7 +45,7 @@ def learn(model, x, method="bsvi-e2e", beta=0.7, **how):
 def test_all_derivatives_are_those_of_double_backward(method, kind, beta, monkeypatch):
     got = learn(make(kind), images(kind), method, beta)
     assert all(g is not None and g.abs().max() > 0 for g in got)
-    monkeypatch.setattr(end_to_end, "walk_directly", lambda *ignored: None)
+    monkeypatch.setattr(end_to_end, "walk_directly", lambda *ignored, **how: None)
     want = learn(make(kind), images(kind), method, beta)
     assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-11) for a, b in zip(got, want, strict=True))
 
@@ -64,7 +64,7 @@ def test_theta_that_learns_from_a_resampled_draw_learns_nothing_from_the_walk(mo
         return [p.grad for p in [*model.parameters(), *walk.parameters()]]
 
     got = gradients()
-    monkeypatch.setattr(end_to_end, "walk_directly", lambda *ignored: None)
+    monkeypatch.setattr(end_to_end, "walk_directly", lambda *ignored, **how: None)
     assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-11) for a, b in zip(got, gradients(), strict=True))
 
 
@@ -77,7 +77,7 @@ def test_a_draw_without_weight_leaves_the_walk_to_autograd_by_the_same_noise(mon
 
     x = images("bernoulli")
     got = learn(broken(make()), x)
-    monkeypatch.setattr(end_to_end, "walk_directly", lambda *ignored: None)
+    monkeypatch.setattr(end_to_end, "walk_directly", lambda *ignored, **how: None)
     want = learn(broken(make()), x)
     assert torch.isinf(got[3][:, 0]).all() and torch.isfinite(got[3][:, 1:]).all()
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
@@ -99,7 +99,7 @@ def test_the_bytes_of_a_step_are_counted_from_above(kind):
     lambda_ = model.encode(x)
     steps = directly.find_steps(walk, model, x, lambda_, 1.0)
     with GraphSize(True, model.parameters()) as size:
-        steps.step(lambda_, None, walk.update.rate(0, lambda_), 0.5, 1.0, 1e-12)
+        steps.step(lambda_, None, walk.update.ascent, walk.update.rate(0, lambda_))
     assert 0.3 * directly.count_bytes(steps, lambda_) < size.bytes <= directly.count_bytes(steps, lambda_)
 
 
@@ -122,7 +122,7 @@ def test_other_walks_keep_their_derivatives(changed, monkeypatch):
         return [p.grad for p in [*model.parameters(), *objective.parameters()]]
 
     got = gradients()
-    monkeypatch.setattr(end_to_end, "walk_directly", lambda *ignored: None)
+    monkeypatch.setattr(end_to_end, "walk_directly", lambda *ignored, **how: None)
     assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-11) for a, b in zip(got, gradients(), strict=True))
 
 

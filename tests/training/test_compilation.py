@@ -1,6 +1,9 @@
 """Whether a run compiles: decided from measured times, once, and kept with the run."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,6 +16,7 @@ from bsvi.experiments.config import EXPERIMENTS, Net
 from bsvi.system import runtime
 from bsvi.system.runtime import CompiledByShape, Runtime
 from tests.training.children import train_words
+from tests.training.small import state_of
 
 STARTED = runtime.Started(torch.device("cpu"), 1, "auto", False, ())
 
@@ -113,3 +117,24 @@ def test_first_calls_are_timed(monkeypatch):
     doubled(torch.ones(3))
     assert 0 < once == CompiledByShape.seconds
     assert doubled.settle(torch.ones(3)) is doubled.compiled and doubled.settle(torch.ones(4)) is doubled.eager
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(runtime.find_compiler_problem() is not None, reason="no C++ compiler")
+@pytest.mark.parametrize("method", ["bsvi-sir", "bsvi-e2e"])
+def test_a_compiled_run_that_was_stopped_ends_with_the_same_bits(method, tmp_path):
+    def train(name, *words):
+        run = [*train_words(tmp_path / name), "--method", method, "--compile", "on", *words]
+        subprocess.run([sys.executable, "-m", "bsvi", *run], check=True, capture_output=True, env=os.environ)
+        return tmp_path / name
+
+    whole, parts = train("whole"), train("parts", "--time-limit", "1e-9")
+    assert not (parts / "result.json").exists()
+    for _ in range(3):
+        train("parts", "--time-limit", "0.5")
+    train("parts")
+    assert "compiling took" in (whole / "log.txt").read_text()
+    for name in ("model.safetensors", "result.json"):
+        assert (whole / name).exists()
+    assert state_of(whole) == state_of(parts)

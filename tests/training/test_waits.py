@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bsvi import objectives, theta
+from bsvi import VAE, objective, objectives, theta
+from bsvi.nets import MLPDecoder, MLPEncoder
 from bsvi.training.health import NotFinite
 from bsvi.training.loop import Training, train
 from tests.training.small import batches, make
@@ -49,6 +50,19 @@ def test_an_update_waits_for_the_device_once_and_once_more_where_graphs_are_kept
     # AMSGrad's own count of steps is a number of the CPU wherever the weights are
     monkeypatch.setattr("bsvi.training.state.torch.optim.Adam.step", lambda optimizer: None)
     assert count_reads(method, 9) - count_reads(method, 4) == 5 * CHECKS[method]
+
+
+def test_a_walk_of_known_slopes_that_is_trained_end_to_end_waits_twice(
+    as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bsvi.training.state.torch.optim.Adam.step", lambda optimizer: None)
+    model = VAE(MLPEncoder(2, (4, 4), 8), MLPDecoder(2, (4, 4), 8))
+    images, reads = [torch.ones(5, 1, 4, 4)], []
+    for steps in (4, 9):
+        with CountReads() as mode:
+            train(model, objective("bsvi-e2e", k=3, width=4), images, settings=Training(steps=steps, log_every=10**6))
+        reads.append(mode.reads)
+    assert reads[1] - reads[0] == 5 * 2
 
 
 def test_training_says_where_the_data_are_bad_without_waiting_for_them(as_on_a_gpu: None) -> None:
