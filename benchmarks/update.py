@@ -92,7 +92,10 @@ def main() -> None:
             ["git", "-C", str(HERE), "archive", arguments.old, "bsvi"], check=True, capture_output=True
         )
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        workers = {"old": start(Path(folder), arguments.method), "new": start(HERE, arguments.method, arguments.compile)}
+        workers = {
+            "old": start(Path(folder), arguments.method),
+            "new": start(HERE, arguments.method, arguments.compile),
+        }
         times: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
         for number in range(arguments.rounds):
             for name in sorted(workers, reverse=number % 2 == 0):

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bsvi.commands.about import check_same, check_stored_about, describe_run, list_versions, make_identity
+from bsvi.commands.about import (
+    check_same,
+    check_stored_about,
+    describe_run,
+    list_changed_fields,
+    list_versions,
+    make_identity,
+)
 from bsvi.commands.compilation import decide
 from bsvi.commands.train_flags import Command
 from bsvi.experiments.config import Experiment
@@ -63,6 +70,7 @@ def begin(
         if command.fork is not None:
             first = find_fork(run, source, built)
             about["origin"] = describe_origin(source, first, "fork", find_method(source), first[1]["step"])
+            about["origin"]["only_longer"] = is_only_longer(source, experiment)
         elif command.from_ is not None:
             first, method, step = take_weights(source, built)
             about["origin"] = describe_origin(source, first, "from", method, step)
@@ -159,6 +167,13 @@ def describe_origin(source: Run, found: "Found", how: str, method: str | None, s
 
     weights = digest(select_prefix(found[0], "model."))
     return {"folder": str(source.folder.absolute()), "step": step, "weights": weights, "method": method, "how": how}
+
+
+def is_only_longer(source: Run, experiment: Experiment) -> bool:
+    """Whether an experiment differs from that of a run in nothing but how long it trains."""
+    with contextlib.suppress(RunError):
+        return {line.partition(":")[0] for line in list_changed_fields(source, experiment)} <= {"seconds", "steps"}
+    return False
 
 
 def find_method(run: Run) -> str | None:

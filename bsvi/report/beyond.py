@@ -20,6 +20,7 @@ BEYOND = (  # of equally many updates
 EQUAL_TIME = (  # of equally many seconds of updates (`--seconds`, `bsvi sweep --equal-time`), which the paper never compares
     _claim("At equal time end to end beats decoupled training", "theory", "greater", "bsvi-e2e", "bsvi-sir"),
     _claim("At equal time end to end beats the VAE", "theory", "greater", "bsvi-e2e", "vae"),
+    _claim("At equal time end to end beats IWAE with DReG", "theory", "greater", "bsvi-e2e", "iwae-dreg"),
     _claim("At equal time BSVI-k-SIR beats the VAE", "theory", "greater", "bsvi-sir", "vae"),
     _claim("At equal time BSVI-k-SIR beats SVI-k′", "theory", "greater", "bsvi-sir", "svi"),
     _claim("At equal time the buffer beats the last draw end to end", "theory", "greater", "bsvi-e2e", "sa-vae"),

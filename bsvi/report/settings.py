@@ -21,7 +21,7 @@ def read_settings(run: ReportedRun) -> dict[str, Any]:
         flat.pop("phases", None)  # older runs do not say that they have none
     flat.pop("steps" if flat.get("seconds") else "seconds", None)  # the limit by which no run ends
     origin = run.part("origin")
-    if origin:  # a run that did not begin at the beginning is no seed of those that did
+    if origin and origin.get("only_longer") is not True:  # a run that began elsewhere is no seed of those that did not
         flat["origin"] = f"{origin.get('how', 'from')} {origin.get('method', 'another run')}"
     if run.config.get("k") is None or flat.get("seconds"):  # in equal time each method may have a k of its own
         return flat

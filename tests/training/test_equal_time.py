@@ -10,6 +10,9 @@ from bsvi.cli import main
 from bsvi.commands.sweep_flags import parse, share_time
 from bsvi.commands.sweep_plan import find_spent, make_plan
 from bsvi.experiments.config import Experiment
+from bsvi.report.experiments import group_runs
+from bsvi.report.runs import read_runs
+from bsvi.report.settings import read_settings
 from bsvi.sweeps.jobs import Job
 from tests.oracles import BernoulliDecoder
 
@@ -115,8 +118,11 @@ def test_several_budgets_make_a_table_each_and_runs_go_on_from_the_last_one(tmp_
         learned = lines[0][:-1]  # what was learned in the first budget is not learned again
         assert lines[1][: len(learned)] == learned
         origin = json.loads((last / "config.json").read_text())["origin"]
-        assert origin["folder"] == str(first) and origin["step"] == ends[0]["steps"]
+        assert origin["folder"] == str(first) and origin["step"] == ends[0]["steps"] and origin["only_longer"] is True
         assert (last / "scores.json").exists()
+    found = group_runs(read_runs([tmp_path / "0.6s"])[0])
+    assert len(found) == 1 and {row.method for row in found[0].rows} == {"vae", "bsvi-sir"}
+    assert "origin" not in read_settings(found[0].rows[0].runs[0])  # forks of different methods are compared
     capsys.readouterr()
     assert main(words) == 0 and capsys.readouterr().out.count("2 finished, 0 to do") == 2
     assert main([*words, "--dry-run"]) == 0 and "finished" in capsys.readouterr().out
