@@ -106,7 +106,7 @@ class DirectProposals:
         """The weighed draws of q(z; lambda) alone (Alg. 1, l.6-7)."""
         if not self.is_compiled:
             return draw_and_weigh(self.decode, lambda_, self.noise(), self.beta, slope=False)[0]
-        return self._run(_weigh, (), lambda_, self.noise(), self._tensor(self.beta))
+        return self._run(_weigh, (), lambda_, self.noise(), self._tensor(self.beta, lambda_))
 
     def __call__(self, lambda_: Tensor, share: Callable[[Tensor], Tensor] | None) -> tuple[Weighed, Tensor]:
         """The weighted draws, and the gradient of the examples' ELBOs by lambda, which is finite (Alg. 1, l.6-8).
@@ -125,19 +125,24 @@ class DirectProposals:
             velocity = torch.zeros_like(lambda_).requires_grad_(lambda_.requires_grad and torch.is_grad_enabled())
         if not self.is_compiled:
             return take_step(self.decode, ascent, lambda_, velocity, self.noise(), beta=self.beta, rate=rate)
-        beta, rate = self._tensor(self.beta), self._tensor(rate)
+        beta, rate = self._tensor(self.beta, lambda_), self._tensor(rate, lambda_)
         return self._run(_step, (ascent,), lambda_, velocity, self.noise(), beta, rate)
 
     @property
     def is_compiled(self) -> bool:
         return getattr(self.decode, "compile_step", None) is not None
 
-    def _tensor(self, value: Any) -> Tensor:
+    @property
+    def has_graphs(self) -> bool:
+        """Whether values and slopes can be differentiated once more: a function of somebody's own may not keep its graph."""
+        return hasattr(self.decode, "function")
+
+    def _tensor(self, value: Any, like: Tensor) -> Tensor:
         """A number as a tensor, made once: compiled code takes a new number for a new kind of call."""
         if isinstance(value, Tensor):
             return value
         if value not in self.numbers:
-            self.numbers[value] = torch.tensor(value, dtype=torch.float32)
+            self.numbers[value] = torch.tensor(value, dtype=like.dtype, device=like.device)
         return self.numbers[value]
 
     def _run(self, step: Callable[..., Any], constants: tuple[Ascent, ...], *arguments: Tensor) -> Any:

@@ -50,7 +50,8 @@ def find_steps(walk: Any, model: Model, x: Nested, lambda_: Tensor, beta: float)
     plain = walk.svi.is_plain and not walk.svi.closed_form_kl and type(walk.update) is Rates
     if not plain or walk.finite_difference or (torch.is_grad_enabled() and not walk.second_order):
         return None
-    return find_direct(model, x, lambda_, 1, beta, graphs=torch.is_grad_enabled())
+    direct = find_direct(model, x, lambda_, 1, beta, graphs=torch.is_grad_enabled())
+    return direct if direct is not None and (direct.has_graphs or not torch.is_grad_enabled()) else None
 
 
 def count_bytes(direct: DirectProposals, lambda_: Tensor) -> int:

@@ -55,6 +55,28 @@ def test_double_backward_is_not_asked_for_where_it_is_not_needed(monkeypatch):
     learn(make(), images("bernoulli"))
 
 
+def test_slopes_of_somebody_s_own_that_keep_no_graph_are_not_learned_through(monkeypatch):
+    def learn_with(slopes):
+        model = make()
+        if slopes is not None:
+            monkeypatch.setattr(MLPDecoder, "slopes", slopes)
+        return learn(model, images("bernoulli"))
+
+    want, real = learn_with(None), MLPDecoder.slopes
+
+    def detached(decoder, x):
+        known = real(decoder, x)
+
+        def decode(z, slope=True):
+            with torch.no_grad():
+                return known(z, slope)
+
+        return decode
+
+    got = learn_with(detached)
+    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-11) for a, b in zip(got, want, strict=True))
+
+
 def test_theta_that_learns_from_a_resampled_draw_learns_nothing_from_the_walk(monkeypatch):
     def gradients():
         model, x = make(), images("bernoulli")
