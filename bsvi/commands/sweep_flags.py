@@ -56,10 +56,8 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--pictures", action="store_true", help="also draw the images of bsvi sample, for runs of the first seed")
     add(
         "--equal-time",
-        type=float,
-        nargs="+",
         metavar="SECONDS",
-        help="train every run for so many CPU seconds of updates; several: a table for each, every run goes on from the last",
+        help="train every run for so many CPU seconds of updates; 100,300: a table for each, and runs go on from the last",
     )
     add("--data-dir", type=Path, help="folder of data files (default $BSVI_DATA_DIR, else a cache)")
     add("--threads", type=int, metavar="N", help="CPU threads of a run (default: the cores shared among the runs)")
@@ -87,7 +85,11 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for word in rest:
         if (flag := word.split("=", 1)[0]) in INSTEAD:
             raise ValueError(f"{flag} is for one run, a sweep has several; {INSTEAD[flag]}")
-    arguments.equal_time = check_budgets(arguments)
+    arguments.equal_time = parse_budgets(arguments.equal_time)
+    if len(arguments.equal_time) > 1 and arguments.submit_only:
+        raise ValueError(
+            "--submit-only waits for nothing, and the second of two budgets waits for the first; give one of them"
+        )
     if not ENGINES[arguments.on].job_limit and arguments.time_limit is not None:
         rest += ["--time-limit", arguments.time_limit]  # seconds, as ever
     if ENGINES[arguments.on].job_limit:
@@ -99,15 +101,19 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return arguments, rest
 
 
-def check_budgets(arguments: argparse.Namespace) -> list[float]:
-    """The seconds that all runs are given, in order; none where updates are counted."""
-    budgets = sorted({*(arguments.equal_time or [])})
-    for seconds in budgets:
-        if not 0 < seconds <= LONGEST:
-            raise ValueError(f"--equal-time takes the seconds of updates of each run, above 0, got {seconds:g}")
-    if len(budgets) > 1 and arguments.submit_only:
+def parse_budgets(text: str | None) -> list[float]:
+    """The seconds that all runs are given, in order; none where updates are counted.
+
+    >>> parse_budgets("300,100"), parse_budgets(None)
+    ([100.0, 300.0], [])
+    """
+    try:
+        budgets = sorted({float(word) for word in text.split(",")}) if text is not None else []
+    except ValueError:
+        budgets = [math.nan]
+    if not all(0 < seconds <= LONGEST for seconds in budgets):
         raise ValueError(
-            "--equal-time with several numbers waits for each table; leave --submit-only out, or give one number"
+            f"--equal-time takes the seconds of updates of each run, above 0, as 100 or 100,300, got {text!r:.80}"
         )
     return budgets
 

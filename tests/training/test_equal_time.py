@@ -95,7 +95,7 @@ def test_a_sweep_gives_every_run_the_same_seconds(tmp_path):
     assert all(job.experiment.steps >= 10**9 - 1 for job in jobs)
 
 
-SWEEP = """sweep digits --net.kind mlp --net.hidden 8 --net.latent 2 --methods vae,bsvi-sir --equal-time 0.6 0.2 --threads 1
+SWEEP = """sweep digits --net.kind mlp --net.hidden 8 --net.latent 2 --methods vae,bsvi-sir --equal-time 0.6,0.2 --threads 1
 --jobs 1 --k 3 --examples 10 --iwae --logger none --runs"""
 
 
@@ -138,11 +138,11 @@ def test_what_is_left_of_a_budget_is_what_the_plan_says(tmp_path):
 
 
 def test_several_budgets_and_a_queue_that_nobody_waits_for_are_refused():
-    with pytest.raises(ValueError, match="leave --submit-only out, or give one number"):
-        parse(["digits", "--equal-time", "1", "2", "--on", "slurm", "--submit-only"])
+    with pytest.raises(ValueError, match="the second of two budgets waits for the first"):
+        parse(["digits", "--equal-time", "1,2", "--on", "slurm", "--submit-only"])
 
 
-@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "", "1,", "1,0", "1 2", "ten"])
 def test_no_seconds_are_refused(seconds):
     with pytest.raises(ValueError, match="--equal-time takes the seconds"):
         parse(["digits", f"--equal-time={seconds}"])
