@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import claims, end_to_end, judges, publish
+from benchmarks import claims, compare, end_to_end, judges, publish
 from bsvi.report import archive
 from bsvi.report.beyond import check_beyond
 from bsvi.report.claim_tables import make_claims_table
@@ -214,3 +214,20 @@ def test_the_table_of_forms_is_what_its_rows_give():
     folder = RESULTS / "end_to_end"
     rows = [json.loads(line) for line in (folder / "forms-60s.jsonl").read_text().splitlines()]
     assert len(rows) >= 33 and end_to_end.make_table(rows) == (folder / "table-60s.md").read_text()
+
+
+def test_two_methods_are_compared_by_image_and_seed():
+    one = {
+        ("a", 0): {1: 2.0, 2: 4.0, 9: 0.0},
+        ("a", 1): {1: 1.0, 2: 1.0},
+        ("b", 0): {1: 1.0, 2: 3.0},
+        ("c", 0): {1: 0.0},
+    }
+    other = {("a", 0): {1: 1.0, 2: 1.0, 3: 7.0}, ("a", 1): {1: 1.0, 2: 1.0}, ("b", 0): {1: 0.0, 2: 0.0}}
+    assert compare.compare(one, other) == [
+        "a: +1.00 [-11.71, +13.71] (2 seeds, 2 images: +2.00 ± 1.00, +0.00 ± 0.00)",
+        "b: +2.00 ± 1.00 (1 seed, 2 images)",
+    ]
+    assert compare.compare(one, {("d", 0): {1: 0.0}}) == ["no experiment and seed that both have"]
+    with pytest.raises(SystemExit, match="no run of nobody with test scores"):
+        compare.read_scores(f"{RESULTS / 'omniglot-small'}:nobody")
