@@ -105,6 +105,7 @@ MAY_OPEN = {  # who may open files by other ways than bsvi.system.files, and why
     "commands/plan.py": "--json does too",
     "data/": "images are the user's own; bsvi/data/integrity.py guards them",
     "bench/": "it reads no run folder",
+    "system/native.py": "it moves what a compiler made within the user's own cache folder",
 }
 HARMLESS = (
     "os.devnull",

@@ -6,7 +6,8 @@ fixed noise the bound is one function of theta, phi and the refinement's own par
 
 import math
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from bsvi.graphs import GraphSize, list_shared_tensors
 from bsvi.model import Model
 from bsvi.parameters import find_reached_parameters, find_trainable, freeze
 from bsvi.refinement import SVI, Options, Refined, finite
+from bsvi.system.native import rest
 from bsvi.trajectory import Buffer
 
 
@@ -237,6 +239,9 @@ def gradient(value: Tensor, at: Tensor, twice: bool, retain: bool) -> Tensor:
     return torch.zeros_like(at) if g is None else g
 
 
-def uncompiled() -> AbstractContextManager[Any]:
-    """Within this context what torch.compile made runs as it was written: compiled code cannot be differentiated twice."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within this context what was compiled runs as it was written: compiled code cannot be differentiated twice."""
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    with stance, rest():
+        yield

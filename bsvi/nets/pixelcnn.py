@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from bsvi.nets.decoder import Decoder
 from bsvi.nets.gate import gate
+from bsvi.nets.native import MOST_MAPS, NativeStacks
 from bsvi.nets.sampling import PixelProgress, ancestral_sample
 from bsvi.nets.spectral import convolve_rows_above, make_matrices
 
@@ -131,6 +132,23 @@ class PixelCNN(Decoder):
             for index, (wide, kernel) in enumerate(zip(inputs, kernels, strict=True))
         )
         self.head = Conv(channels, 1, 1)
+        self._native: NativeStacks | None = None
+
+    def build_native(self) -> None:
+        """Run the stacks as functions in C++ from now on, where they fit; NativeError, a line, where that cannot be."""
+        self._native = NativeStacks(self) if self._native is None else self._native
+
+    @property
+    def has_native_form(self) -> bool:
+        """Whether there is C++ for these sizes that is the quickest way: large kernels go through the frequency domain."""
+        watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in self.modules())
+        as_made = type(self) is PixelCNN and not {"forward", "log_lik", "params"} & vars(self).keys() and not watched
+        sizes = self.head.in_channels % 8 == 0 and self.maps <= MOST_MAPS and self.head.weight.dtype == torch.float32
+        on_cpu = self.head.weight.device.type == "cpu"
+        return as_made and sizes and on_cpu and not any(layer.uses_spectral for layer in self.layers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_native": None}
 
     def z_maps(self, z: Float[Tensor, "batch latent"]) -> Maps:
         """Return z as `maps` feature maps of the image's size."""
@@ -141,13 +159,28 @@ class PixelCNN(Decoder):
     ) -> Float[Tensor, "batch 1 height width"]:
         """Return the likelihood's parameter for each pixel, a function of the pixels before it and of z."""
         maps = self.z_maps(z)
+        if self._native is not None and self._native.fits(x, maps):
+            return self._native(x, maps)
+        return self.run_layers(x, maps, self._first_above(x, z, maps))
+
+    def run_layers(
+        self,
+        x: Float[Tensor, "batch 1 height width"],
+        maps: Maps,
+        above: TwiceMaps | None = None,
+    ) -> Float[Tensor, "batch 1 height width"]:
+        """Return the likelihood's parameters from x and the maps made of z; `above` is the first layer's vertical stack."""
         h = torch.cat([F.pad(x, (1, -1)), maps], dim=1).contiguous(memory_format=torch.channels_last)
-        above = self._first_above(x, z, maps)
+        if above is None:
+            above = self._convolve_first(x, maps)
         for layer in self.layers:
             if not layer.first:
                 above = layer.above(gate(above))
             h = layer(above, h)
         return self.head(h)
+
+    def _convolve_first(self, x: Tensor, maps: Tensor) -> Tensor:
+        return self.layers[0].above(torch.cat([x, maps], dim=1).contiguous(memory_format=torch.channels_last))
 
     def _first_above(self, x: Tensor, z: Tensor, maps: Tensor) -> Tensor:
         """Return the first layer's vertical stack before its gate.
@@ -157,7 +190,7 @@ class PixelCNN(Decoder):
         """
         layer = self.layers[0]
         if z.shape[0] <= self.latent:
-            return layer.above(torch.cat([x, maps], dim=1).contiguous(memory_format=torch.channels_last))
+            return self._convolve_first(x, maps)
         reach, (height, width) = layer.reach, self.image
         padding = (reach, reach, reach + 1, -1)
         weight = layer.vertical.weight

@@ -137,9 +137,14 @@ def count_page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
+def find_compiler() -> str:
+    """Return the C++ compiler: what CXX names, or the system's."""
+    return os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+
+
 def find_compiler_problem() -> str | None:
     """Return None where torch.compile finds a C++ compiler and Python's headers, else one line saying what is missing."""
-    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    compiler = find_compiler()
     if shutil.which(compiler) is None:
         return f"no C++ compiler ({compiler}) was found; install one, or name it in CXX"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
@@ -229,6 +234,10 @@ def compile_decoder(
         return False
     if mode == "auto" and not is_heavy(decoder):
         return False
+    from bsvi.system.native import build_native
+
+    if getattr(decoder, "has_native_form", False) and build_native(decoder, say):
+        return True
     import torch
 
     # every decoder of a process shares one count of recompilations, and full-graph mode fails where it is used up

@@ -1,0 +1,430 @@
+// The stacks of a gated PixelCNN and their derivatives on a CPU: what bsvi/nets/pixelcnn.py computes, without the many
+// operations in between. Images are taken one at a time, so that what a layer makes is still in the cache for the next.
+// bsvi/nets/native.py compiles this file for the sizes of one decoder: HEIGHT, WIDTH, MAPS, CHANNELS, BORDER, KERNELS.
+//
+// Maps are kept with their channels last and a border of zeros, so that no loop asks where an image ends. A convolution is
+// a sum of products of one number of the input with a vector of output channels. Its derivative by the input is another
+// convolution, with the weights turned round; its derivative by the weights is the same sum over pixels.
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int KERNEL[] = {KERNELS};
+constexpr int LAYERS = sizeof KERNEL / sizeof KERNEL[0], PIXELS = HEIGHT * WIDTH, INPUTS = 1 + MAPS, TWICE = 2 * CHANNELS;
+constexpr int LANES = CHANNELS % 16 == 0 ? 16 : 8;   // of a vector; a map of 2 * CHANNELS always has vectors of 16
+constexpr int TILE = WIDTH % 14 == 0 ? 14 : 16;      // pixels whose sums stay in registers: half of a row of 28 or of 32
+
+template <int N> struct Vectors;
+template <> struct Vectors<16> {
+  typedef float V __attribute__((vector_size(64)));
+  typedef int32_t I __attribute__((vector_size(64)));
+};
+template <> struct Vectors<8> {
+  typedef float V __attribute__((vector_size(32)));
+  typedef int32_t I __attribute__((vector_size(32)));
+};
+template <int N> using Vector = typename Vectors<N>::V;
+
+template <int N> inline Vector<N> load(const float* from) {
+  Vector<N> value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+template <int N> inline void store(float* to, Vector<N> value) { std::memcpy(to, &value, sizeof value); }
+
+// 1 / (1 + exp(-x)); exp is a power of two times a polynomial, good to the last digits.
+template <int N> inline Vector<N> sigmoid(Vector<N> x) {
+  const Vector<N> least = Vector<N>{} - 87.0f, most = Vector<N>{} + 87.0f;
+  x = x < least ? least : x;
+  x = x > most ? most : x;
+  const Vector<N> magic = x * -1.44269504f + 12582912.0f;  // its last bits are the power
+  const Vector<N> power = magic - 12582912.0f;
+  const Vector<N> r = -x - power * 0.693359375f + power * 2.12194440e-4f;
+  Vector<N> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const auto bits = (reinterpret_cast<typename Vectors<N>::I>(magic) << 23) + 0x3f800000;
+  return 1.0f / (1.0f + p * reinterpret_cast<Vector<N>>(bits));
+}
+
+template <int N> struct Map {  // N channels of one image with a border of zeros
+  static constexpr long ROW = (WIDTH + 2 * BORDER) * N;
+  std::vector<float> numbers = std::vector<float>((HEIGHT + 2 * BORDER) * ROW);
+  float* at(int r, int c) { return numbers.data() + (r + BORDER) * ROW + (c + BORDER) * N; }
+};
+
+struct Taps {  // the pixels that a convolution sees: so many rows and columns, the first of them relative to its own
+  int top, rows, left, columns;
+  Taps turned() const { return {1 - top - rows, rows, 1 - left - columns, columns}; }
+};
+constexpr Taps SELF = {0, 1, 0, 1};
+
+template <int IN, int OUT, int N, int T, bool ADD>
+inline void sum_tile(const float* in, Taps taps, const float* w, const float* bias, float* out) {
+  Vector<N> sum[T];
+  for (int t = 0; t < T; t++) {
+    sum[t] = bias ? load<N>(bias) : Vector<N>{};
+    if (ADD) sum[t] += load<N>(out + t * OUT);
+  }
+  for (int a = 0; a < taps.rows; a++)
+    for (int b = 0; b < taps.columns; b++) {
+      const float* seen = in + a * Map<IN>::ROW + b * IN;
+#pragma GCC unroll 4
+      for (int i = 0; i < IN; i++, w += OUT) {
+        const Vector<N> weight = load<N>(w);
+#pragma GCC unroll 16
+        for (int t = 0; t < T; t++) sum[t] += weight * seen[t * IN + i];
+      }
+    }
+  for (int t = 0; t < T; t++) store<N>(out + t * OUT, sum[t]);
+}
+
+// out = bias + w * in, added to what is there with ADD. w is (rows, columns, inputs, outputs); a null bias is zero.
+template <bool ADD, int IN, int OUT> void convolve(Map<IN>& in, Taps taps, const float* w, const float* bias, Map<OUT>& out) {
+  constexpr int N = OUT % 16 == 0 ? 16 : 8;
+  for (int n = 0; n < OUT; n += N)
+    for (int r = 0; r < HEIGHT; r++) {
+      const float* seen = in.at(r + taps.top, taps.left);
+      float* to = out.at(r, 0) + n;
+      const float* start = bias ? bias + n : nullptr;
+      int c = 0;
+      for (; c + TILE <= WIDTH; c += TILE)
+        sum_tile<IN, OUT, N, TILE, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
+      for (; c + 4 <= WIDTH; c += 4) sum_tile<IN, OUT, N, 4, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
+      for (; c < WIDTH; c++) sum_tile<IN, OUT, N, 1, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
+    }
+}
+
+template <int IN, int OUT, int N, int J> inline void sum_pixels(const float* in, const float* slope, float* w) {
+  Vector<N> sum[J] = {};
+  for (int r = 0; r < HEIGHT; r++, in += Map<IN>::ROW, slope += Map<OUT>::ROW)
+    for (int c = 0; c < WIDTH; c++) {
+      const Vector<N> s = load<N>(slope + c * OUT);
+#pragma GCC unroll 8
+      for (int j = 0; j < J; j++) sum[j] += s * in[c * IN + j];
+    }
+  for (int j = 0; j < J; j++) store<N>(w + j * OUT, load<N>(w + j * OUT) + sum[j]);
+}
+
+// Adds the derivative by the weights and, behind them, by the bias; `slope` holds that by the convolution's output.
+template <int IN, int OUT> void weigh(Map<IN>& in, Taps taps, Map<OUT>& slope, float* w) {
+  constexpr int N = OUT % 16 == 0 ? 16 : 8, J = IN % 8 == 0 ? 8 : IN;
+  float* bias = w + static_cast<long>(taps.rows) * taps.columns * IN * OUT;
+  for (int n = 0; n < OUT; n += N) {
+    const float* from = slope.at(0, 0) + n;
+    for (int a = 0; a < taps.rows; a++)
+      for (int b = 0; b < taps.columns; b++)
+        for (int i = 0; i < IN; i += J)
+          sum_pixels<IN, OUT, N, J>(in.at(taps.top + a, taps.left + b) + i, from,
+                                    w + (static_cast<long>(a * taps.columns + b) * IN + i) * OUT + n);
+    Vector<N> total = {};
+    for (int r = 0; r < HEIGHT; r++)
+      for (int c = 0; c < WIDTH; c++) total += load<N>(from + r * Map<OUT>::ROW + c * OUT);
+    store<N>(bias + n, load<N>(bias + n) + total);
+  }
+}
+
+enum Kind { VERTICAL, CROSS, HORIZONTAL, RESIDUAL, KINDS };
+
+struct Conv {  // one convolution and its place in theta: torch's order (outputs, inputs, rows, columns), then the bias
+  int outputs, inputs;
+  Taps taps;
+  long offset;
+  long size() const { return static_cast<long>(outputs) * inputs * taps.rows * taps.columns; }
+};
+
+struct Net {
+  std::vector<Conv> convs;
+  long head = 0, size = 0;
+  Net() {
+    for (int l = 0; l < LAYERS; l++) {
+      const int reach = KERNEL[l] / 2, inputs = l ? CHANNELS : INPUTS;
+      add(TWICE, inputs, {-reach - 1, reach + 1, -reach, 2 * reach + 1});
+      add(TWICE, TWICE, SELF);
+      add(TWICE, inputs, {0, 1, -reach, reach + 1});
+      add(CHANNELS, CHANNELS, SELF);
+    }
+    head = size;
+    size += CHANNELS + 1;
+  }
+  void add(int outputs, int inputs, Taps taps) {
+    convs.push_back({outputs, inputs, taps, size});
+    size += convs.back().size() + outputs;
+  }
+  const Conv& conv(int layer, int kind) const { return convs[layer * KINDS + kind]; }
+};
+const Net NET;
+
+struct Weights {  // theta in the order in which the loops read it
+  const float* theta;
+  std::vector<std::vector<float>> straight, turned;
+  explicit Weights(const float* theta, bool derivatives) : theta(theta) {
+    for (size_t k = 0; k < NET.convs.size(); k++) {
+      const Conv& conv = NET.convs[k];
+      const bool sees_x = k == VERTICAL || k == HORIZONTAL;  // in the first layer: z's maps, in 8 channels, have slopes
+      const int first = sees_x ? 1 : 0, wide = sees_x ? 8 : conv.inputs, taps = conv.taps.rows * conv.taps.columns;
+      std::vector<float> w(conv.size()), back(static_cast<size_t>(taps) * conv.outputs * wide);
+      const float* from = theta + conv.offset;
+      for (int n = 0; n < conv.outputs; n++)
+        for (int i = 0; i < conv.inputs; i++)
+          for (int tap = 0; tap < taps; tap++, from++) {
+            w[(static_cast<size_t>(tap) * conv.inputs + i) * conv.outputs + n] = *from;
+            if (i >= first) back[(static_cast<size_t>(taps - 1 - tap) * conv.outputs + n) * wide + i - first] = *from;
+          }
+      straight.push_back(std::move(w));
+      if (derivatives) turned.push_back(std::move(back));
+    }
+  }
+  const float* bias(int layer, int kind) const { return theta + NET.conv(layer, kind).offset + NET.conv(layer, kind).size(); }
+  const float* of(int layer, int kind) const { return straight[layer * KINDS + kind].data(); }
+  const float* back(int layer, int kind) const { return turned[layer * KINDS + kind].data(); }
+};
+
+// What is kept of one layer and pixel: both factors of the vertical gate, both of the horizontal one; for theta's
+// derivative also the vertical stack before its gate, and the horizontal stack.
+constexpr int kept_of(bool all) { return (all ? 7 : 4) * CHANNELS; }
+
+template <int N> void copy_out(Map<N>& from, float* to, int stride) {
+  for (int r = 0; r < HEIGHT; r++)
+    for (int c = 0; c < WIDTH; c++, to += stride) std::memcpy(to, from.at(r, c), N * sizeof(float));
+}
+template <int N> void copy_in(const float* from, int stride, Map<N>& to) {
+  for (int r = 0; r < HEIGHT; r++)
+    for (int c = 0; c < WIDTH; c++, from += stride) std::memcpy(to.at(r, c), from, N * sizeof(float));
+}
+
+// out = tanh(a) sigmoid(b) of the halves of `pre`; both factors are kept where there is a place for them.
+void gate(Map<TWICE>& pre, Map<CHANNELS>& out, float* kept, int stride) {
+  for (int r = 0; r < HEIGHT; r++) {
+    const float* from = pre.at(r, 0);
+    float* to = out.at(r, 0);
+    for (int c = 0; c < WIDTH; c++, from += TWICE, to += CHANNELS)
+      for (int n = 0; n < CHANNELS; n += LANES) {
+        const auto first = 2.0f * sigmoid<LANES>(2.0f * load<LANES>(from + n)) - 1.0f;
+        const auto second = sigmoid<LANES>(load<LANES>(from + CHANNELS + n));
+        store<LANES>(to + n, first * second);
+        if (kept) {
+          float* place = kept + static_cast<long>(r * WIDTH + c) * stride + n;
+          store<LANES>(place, first);
+          store<LANES>(place + CHANNELS, second);
+        }
+      }
+  }
+}
+
+// The gate's output again, from its factors.
+void multiply(const float* kept, int stride, Map<CHANNELS>& out) {
+  for (int r = 0; r < HEIGHT; r++)
+    for (int c = 0; c < WIDTH; c++, kept += stride)
+      for (int n = 0; n < CHANNELS; n += LANES)
+        store<LANES>(out.at(r, c) + n, load<LANES>(kept + n) * load<LANES>(kept + CHANNELS + n));
+}
+
+// The derivative by the gate's input, from that by its output.
+void gate_back(const float* kept, int stride, Map<CHANNELS>& slope_out, Map<TWICE>& slope_pre) {
+  for (int r = 0; r < HEIGHT; r++) {
+    const float* from = slope_out.at(r, 0);
+    float* to = slope_pre.at(r, 0);
+    for (int c = 0; c < WIDTH; c++, from += CHANNELS, to += TWICE, kept += stride)
+      for (int n = 0; n < CHANNELS; n += LANES) {
+        const auto first = load<LANES>(kept + n), second = load<LANES>(kept + CHANNELS + n), slope = load<LANES>(from + n);
+        store<LANES>(to + n, slope * second * (1.0f - first * first));
+        store<LANES>(to + CHANNELS + n, slope * first * second * (1.0f - second));
+      }
+  }
+}
+
+struct Worker {  // what one thread works with: the maps of one image
+  const Weights& w;
+  const bool all;  // whether theta's derivative is asked for
+  const int stride;
+  Map<INPUTS> image, shifted;
+  Map<TWICE> above, left, slope_above, slope_left;
+  Map<CHANNELS> gated, out, h, slope_gated, slope_out, slope_h;
+  Map<8> slope_maps;
+  std::vector<std::vector<float>> slopes;  // by theta in the loops' order: each convolution with its bias, then the head
+
+  Worker(const Weights& w, bool all) : w(w), all(all), stride(kept_of(all)) {
+    for (const Conv& conv : NET.convs) slopes.emplace_back(all ? conv.size() + conv.outputs : 0);
+    slopes.emplace_back(all ? CHANNELS + 1 : 0);
+  }
+
+  template <class P> P* place(P* kept, int layer) const { return kept ? kept + static_cast<long>(layer) * PIXELS * stride : nullptr; }
+
+  void read(const float* x, const float* maps) {
+    for (int p = 0; p < PIXELS; p++) {
+      const int r = p / WIDTH, c = p % WIDTH;
+      float *straight = image.at(r, c), *moved = shifted.at(r, c);
+      straight[0] = x[p];
+      moved[0] = c ? x[p - 1] : 0.0f;  // the horizontal stack sees the pixels to the left, and z's maps at the pixel itself
+      for (int m = 0; m < MAPS; m++) straight[1 + m] = moved[1 + m] = maps[m * PIXELS + p];
+    }
+  }
+
+  void forward(float* params, float* kept) {
+    for (int l = 0; l < LAYERS; l++) {
+      float* here = place(kept, l);
+      auto taps = [&](int kind) { return NET.conv(l, kind).taps; };
+      if (l) convolve<false>(gated, taps(VERTICAL), w.of(l, VERTICAL), w.bias(l, VERTICAL), above);
+      else convolve<false>(image, taps(VERTICAL), w.of(l, VERTICAL), w.bias(l, VERTICAL), above);
+      if (here && all) copy_out(above, here + 4 * CHANNELS, stride);
+      if (here && all && l) copy_out(h, here + 6 * CHANNELS, stride);
+      convolve<false>(above, SELF, w.of(l, CROSS), w.bias(l, CROSS), left);
+      if (l) convolve<true>(h, taps(HORIZONTAL), w.of(l, HORIZONTAL), w.bias(l, HORIZONTAL), left);
+      else convolve<true>(shifted, taps(HORIZONTAL), w.of(l, HORIZONTAL), w.bias(l, HORIZONTAL), left);
+      if (l + 1 < LAYERS) gate(above, gated, here, stride);
+      gate(left, out, here ? here + 2 * CHANNELS : nullptr, stride);
+      if (l) convolve<true>(out, SELF, w.of(l, RESIDUAL), w.bias(l, RESIDUAL), h);
+      else convolve<false>(out, SELF, w.of(l, RESIDUAL), w.bias(l, RESIDUAL), h);
+    }
+    const float* head = w.theta + NET.head;
+    for (int p = 0; p < PIXELS; p++) {
+      const float* at = h.at(p / WIDTH, p % WIDTH);
+      Vector<LANES> sum = {};
+      for (int n = 0; n < CHANNELS; n += LANES) sum += load<LANES>(at + n) * load<LANES>(head + n);
+      float total = head[CHANNELS];
+      for (int n = 0; n < LANES; n++) total += sum[n];
+      params[p] = total;
+    }
+  }
+
+  void backward_head(const float* slope_params, const float* kept) {
+    const float* head = w.theta + NET.head;
+    for (int p = 0; p < PIXELS; p++)
+      for (int n = 0; n < CHANNELS; n += LANES)
+        store<LANES>(slope_h.at(p / WIDTH, p % WIDTH) + n, slope_params[p] * load<LANES>(head + n));
+    if (!all) return;
+    const float* last = place(kept, LAYERS - 1);  // h after the last layer is not kept: it is made again
+    multiply(last + 2 * CHANNELS, stride, out);
+    const float *more = w.of(LAYERS - 1, RESIDUAL), *bias = w.bias(LAYERS - 1, RESIDUAL);
+    if (LAYERS > 1) {
+      copy_in(last + 6 * CHANNELS, stride, h);
+      convolve<true>(out, SELF, more, bias, h);
+    } else {
+      convolve<false>(out, SELF, more, bias, h);
+    }
+    float* slope = slopes.back().data();
+    for (int p = 0; p < PIXELS; p++) {
+      const float* at = h.at(p / WIDTH, p % WIDTH);
+      for (int n = 0; n < CHANNELS; n++) slope[n] += slope_params[p] * at[n];
+      slope[CHANNELS] += slope_params[p];
+    }
+  }
+
+  void backward(const float* slope_params, const float* kept, float* slope_z) {
+    backward_head(slope_params, kept);
+    for (int l = LAYERS - 1; l >= 0; l--) {
+      const float* here = place(kept, l);
+      const Taps vertical = NET.conv(l, VERTICAL).taps, horizontal = NET.conv(l, HORIZONTAL).taps;
+      float* slope = nullptr;
+      auto to = [&](int kind) { return slope = slopes[l * KINDS + kind].data(); };
+      if (all) {
+        multiply(here + 2 * CHANNELS, stride, out);
+        weigh(out, SELF, slope_h, to(RESIDUAL));
+      }
+      convolve<false>(slope_h, SELF, w.back(l, RESIDUAL), nullptr, slope_out);
+      gate_back(here + 2 * CHANNELS, stride, slope_out, slope_left);
+      if (l + 1 < LAYERS) {
+        gate_back(here, stride, slope_gated, slope_above);
+        convolve<true>(slope_left, SELF, w.back(l, CROSS), nullptr, slope_above);
+      } else {
+        convolve<false>(slope_left, SELF, w.back(l, CROSS), nullptr, slope_above);
+      }
+      if (all) {
+        copy_in(here + 4 * CHANNELS, stride, above);
+        weigh(above, SELF, slope_left, to(CROSS));
+      }
+      if (l) {
+        if (all) {
+          copy_in(here + 6 * CHANNELS, stride, h);
+          multiply(place(kept, l - 1), stride, gated);
+          weigh(h, horizontal, slope_left, to(HORIZONTAL));
+          weigh(gated, vertical, slope_above, to(VERTICAL));
+        }
+        convolve<true>(slope_left, horizontal.turned(), w.back(l, HORIZONTAL), nullptr, slope_h);
+        convolve<false>(slope_above, vertical.turned(), w.back(l, VERTICAL), nullptr, slope_gated);
+      } else {
+        if (all) {
+          weigh(shifted, horizontal, slope_left, to(HORIZONTAL));
+          weigh(image, vertical, slope_above, to(VERTICAL));
+        }
+        convolve<false>(slope_left, horizontal.turned(), w.back(l, HORIZONTAL), nullptr, slope_maps);
+        convolve<true>(slope_above, vertical.turned(), w.back(l, VERTICAL), nullptr, slope_maps);
+      }
+    }
+    for (int p = 0; p < PIXELS; p++)
+      for (int m = 0; m < MAPS; m++) slope_z[m * PIXELS + p] = slope_maps.at(p / WIDTH, p % WIDTH)[m];
+  }
+
+  void add_slopes(float* theta) const {  // in torch's order
+    for (size_t k = 0; k < NET.convs.size(); k++) {
+      const Conv& conv = NET.convs[k];
+      float* to = theta + conv.offset;
+      const int taps = conv.taps.rows * conv.taps.columns;
+      for (int n = 0; n < conv.outputs; n++)
+        for (int i = 0; i < conv.inputs; i++)
+          for (int tap = 0; tap < taps; tap++)
+            *to++ += slopes[k][(static_cast<long>(tap) * conv.inputs + i) * conv.outputs + n];
+      for (int n = 0; n < conv.outputs; n++) *to++ += slopes[k][conv.size() + n];
+    }
+    for (int n = 0; n <= CHANNELS; n++) theta[NET.head + n] += slopes.back()[n];
+  }
+};
+
+// Calls work(thread, first image, image after the last) on each thread.
+template <class F> void share_images(long batch, int threads, F work) {
+  std::vector<std::thread> others;
+  for (int t = 1; t < threads; t++) others.emplace_back(work, t, batch * t / threads, batch * (t + 1) / threads);
+  work(0, 0L, batch / threads);
+  for (std::thread& other : others) other.join();
+}
+
+}  // namespace
+
+extern "C" {
+
+long count_theta() { return NET.size; }
+
+long count_kept(int all) { return static_cast<long>(LAYERS) * PIXELS * kept_of(all); }
+
+// params (batch, pixels) from x (batch, pixels), z's maps (batch, MAPS, pixels) and theta; `kept` may be null.
+void run_forward(long batch, const float* x, const float* maps, const float* theta, float* params, float* kept, int all,
+                 int threads) {
+  const Weights weights(theta, false);
+  share_images(batch, threads, [&](int, long begin, long end) {
+    Worker worker(weights, all);
+    for (long i = begin; i < end; i++) {
+      worker.read(x + i * PIXELS, maps + i * PIXELS * MAPS);
+      worker.forward(params + i * PIXELS, kept ? kept + i * count_kept(all) : nullptr);
+    }
+  });
+}
+
+// The derivatives by z's maps and, unless that is null, by theta, from that by params and what run_forward kept.
+void run_backward(long batch, const float* x, const float* maps, const float* theta, const float* kept,
+                  const float* slope_params, float* slope_maps, float* slope_theta, int threads) {
+  const bool all = slope_theta != nullptr;
+  const Weights weights(theta, true);
+  std::vector<std::vector<float>> shares(threads);
+  share_images(batch, threads, [&](int thread, long begin, long end) {
+    Worker worker(weights, all);
+    for (long i = begin; i < end; i++) {
+      if (all) worker.read(x + i * PIXELS, maps + i * PIXELS * MAPS);
+      worker.backward(slope_params + i * PIXELS, kept + i * count_kept(all), slope_maps + i * PIXELS * MAPS);
+    }
+    if (all) {
+      shares[thread].resize(NET.size);
+      worker.add_slopes(shares[thread].data());
+    }
+  });
+  if (all)
+    for (const std::vector<float>& share : shares)  // always in the same order: equal runs have equal bits
+      for (long i = 0; i < NET.size; i++) slope_theta[i] = share[i] + (&share == &shares[0] ? 0.0f : slope_theta[i]);
+}
+}
