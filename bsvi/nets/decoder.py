@@ -54,7 +54,7 @@ class Decoder(nn.Module, ABC):
             params = params.float()
         return self.likelihood.log_prob(x, params)  # type: ignore[operator]
 
-    def slopes(self, x: Tensor) -> Slopes | None:
+    def slopes(self, x: Tensor) -> Slopes | Callable[..., tuple[Tensor, Tensor | None]] | None:
         """ln p(x | z) and its derivative by z as a function of z; None where autograd has to find it."""
         return None
 

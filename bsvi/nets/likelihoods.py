@@ -85,7 +85,7 @@ class Bernoulli(nn.Module):
 
     def prepare(self, x: Float[Tensor, "batch pixels"]) -> tuple[Weigh, tuple[Tensor, ...]] | None:
         """Return how logits (batch, pixels) are weighed with their derivative, and what of x it takes; None for a subclass."""
-        return (weigh_bits, (x, 1 - 2 * x)) if type(self) is Bernoulli else None
+        return (weigh_bits, (x,)) if type(self) is Bernoulli else None
 
     def sample(self, params: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return pixels in {0, 1} from logits and uniform noise in [0, 1)."""
@@ -166,12 +166,12 @@ class DiscretisedLogistic(nn.Module):
         return (value * last).round().clamp(0, last) / last
 
 
-def weigh_bits(logits: Tensor, x: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """``Bernoulli.log_prob`` and its derivative by the logits; ``sign`` is 1 - 2x."""
+def weigh_bits(logits: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """``Bernoulli.log_prob`` and its derivative by the logits."""
     p = torch.sigmoid(logits)
     slope = x - p
-    # ln p(x) = -softplus(t) = ln sigmoid(|t|) - max(t, 0) with t = (1 - 2x) l, which holds for x of 0 and 1
-    value = sum_of_logs(torch.maximum(p, 1 - p)) - sum_pixels((logits * sign).clamp(min=0))
+    # -softplus(l) = ln sigmoid(-|l|) - max(l, 0); for x of 0 and 1 nothing is lost in the difference below
+    value = sum_of_logs(torch.maximum(p, 1 - p)) - sum_pixels(logits.clamp(min=0) - x * logits)
     return carry_slope(value, (logits, slope)), slope
 
 

@@ -5,6 +5,7 @@
 // Maps are kept with their channels last and a border of zeros, so that no loop asks where an image ends. A convolution is
 // a sum of products of one number of the input with a vector of output channels. Its derivative by the input is another
 // convolution, with the weights turned round; its derivative by the weights is the same sum over pixels.
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -377,6 +378,51 @@ struct Worker {  // what one thread works with: the maps of one image
   }
 };
 
+// ln p(x | params) = sum over pixels of linear * params - softplus(t1) - softplus(t2) with t = offset + scale * params: what
+// binary and grey pixels have in common. Without offsets the first is 0, and there is no second.
+struct Likelihood {
+  const float *linear, *first, *second;
+  float first_scale, second_scale;
+};
+
+constexpr int BLOCK = 16, TOGETHER = 16;  // pixels in a vector; vectors that are added, or multiplied, in single precision
+constexpr float BEYOND = -1e30f;          // an offset whose softplus is 0
+
+double weigh_params(const Likelihood& pixels, const float* params, float* slope) {
+  typedef Vector<BLOCK> V;
+  const V none = V{}, one = none + 1.0f;
+  V product = one, sum = none;
+  double total = 0.0;
+  auto log_all = [&] {
+    for (int n = 0; n < BLOCK; n++) total += std::log(static_cast<double>(product[n])) + sum[n];
+    product = one, sum = none;
+  };
+  for (int p = 0, block = 1; p < PIXELS; p += BLOCK, block++) {
+    const int here = PIXELS - p < BLOCK ? PIXELS - p : BLOCK;
+    auto read = [&](const float* from, float missing) {
+      if (from && here == BLOCK) return load<BLOCK>(from + p);
+      float values[BLOCK];
+      for (int n = 0; n < BLOCK; n++) values[n] = n < here ? (from ? from[p + n] : 0.0f) : missing;
+      return load<BLOCK>(values);
+    };
+    const V value = read(params, 0.0f), linear = read(pixels.linear, 0.0f);
+    const V t = read(pixels.first, BEYOND) + pixels.first_scale * value, s = sigmoid<BLOCK>(t), rest = 1.0f - s;
+    product *= s > rest ? s : rest;  // -softplus(t) = ln max(s, 1 - s) - max(t, 0)
+    sum += linear * value - (t > none ? t : none);
+    V by_params = linear - pixels.first_scale * s;
+    if (pixels.second) {
+      const V u = read(pixels.second, BEYOND) + pixels.second_scale * value, q = sigmoid<BLOCK>(u), other = 1.0f - q;
+      product *= q > other ? q : other;
+      sum -= u > none ? u : none;
+      by_params -= pixels.second_scale * q;
+    }
+    if (slope) std::memcpy(slope + p, &by_params, here * sizeof(float));
+    if (block % TOGETHER == 0) log_all();
+  }
+  log_all();
+  return total;
+}
+
 // Calls work(thread, first image, image after the last) on each thread.
 template <class F> void share_images(long batch, int threads, F work) {
   std::vector<std::thread> others;
@@ -402,6 +448,26 @@ void run_forward(long batch, const float* x, const float* maps, const float* the
     for (long i = begin; i < end; i++) {
       worker.read(x + i * PIXELS, maps + i * PIXELS * MAPS);
       worker.forward(params + i * PIXELS, kept ? kept + i * count_kept(all) : nullptr);
+    }
+  });
+}
+
+// ln p(x | maps) in double precision and, unless that is null, its derivative by the maps; `second` may be null.
+void run_likelihood(long batch, const float* x, const float* maps, const float* theta, const float* linear, const float* first,
+                    const float* second, double first_scale, double second_scale, double* values, float* slope_maps,
+                    int threads) {
+  const Weights weights(theta, slope_maps != nullptr);
+  share_images(batch, threads, [&](int, long begin, long end) {
+    Worker worker(weights, false);
+    std::vector<float> kept(slope_maps ? count_kept(0) : 0), params(PIXELS), slope(PIXELS);
+    for (long i = begin; i < end; i++) {
+      auto of_image = [&](const float* all) { return all ? all + i * PIXELS : nullptr; };
+      worker.read(x + i * PIXELS, maps + i * PIXELS * MAPS);
+      worker.forward(params.data(), slope_maps ? kept.data() : nullptr);
+      const Likelihood pixels = {of_image(linear), of_image(first), of_image(second), static_cast<float>(first_scale),
+                                 static_cast<float>(second_scale)};
+      values[i] = weigh_params(pixels, params.data(), slope.data());
+      if (slope_maps) worker.backward(slope.data(), kept.data(), slope_maps + i * PIXELS * MAPS);
     }
   });
 }

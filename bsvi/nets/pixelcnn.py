@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from bsvi.nets.decoder import Decoder
 from bsvi.nets.gate import gate
-from bsvi.nets.native import MOST_MAPS, NativeStacks
+from bsvi.nets.native import MOST_MAPS, NativeSlopes, NativeStacks
 from bsvi.nets.sampling import PixelProgress, ancestral_sample
 from bsvi.nets.spectral import convolve_rows_above, make_matrices
 
@@ -162,6 +162,10 @@ class PixelCNN(Decoder):
         if self._native is not None and self._native.fits(x, maps):
             return self._native(x, maps)
         return self.run_layers(x, maps, self._first_above(x, z, maps))
+
+    def slopes(self, x: Tensor) -> "NativeSlopes | None":
+        """ln p(x | z) and its derivative by z as a function of z, where the stacks run in C++."""
+        return None if self._native is None else self._native.slopes(x)
 
     def run_layers(
         self,

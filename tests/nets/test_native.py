@@ -6,7 +6,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from bsvi.nets import PixelCNN
+import bsvi
+from bsvi.nets import Bernoulli, DiscretisedLogistic, PixelCNN
 from bsvi.nets import native as native_stacks
 from bsvi.system import native, runtime
 
@@ -53,6 +54,56 @@ def test_second_derivatives_are_those_of_the_layers():
         (g,) = torch.autograd.grad(decoder(x, z).sum(), z, create_graph=True)
         found.append(torch.autograd.grad(g.square().sum(), [z, *decoder.layers.parameters()]))
     assert all(difference(mine, theirs) < 1e-4 for mine, theirs in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("kind", [Bernoulli, DiscretisedLogistic])
+@pytest.mark.parametrize(("image", "scale"), [((8, 8), 1.0), ((9, 30), 1.0), ((8, 8), 300.0)])
+def test_slopes_are_those_of_autograd(kind, image, scale):
+    """Black, white and grey pixels, also as the targets of logits; with a scale of 300 pixels are nearly impossible."""
+    torch.manual_seed(0)
+    decoder = PixelCNN(4, image, 8, (5, 3), likelihood=kind())
+    with torch.no_grad():
+        decoder.head.weight.mul_(scale)
+    x = (torch.rand(6, 1, *image) * 1.6 - 0.3).clamp(0, 1).mul(255).round() / 255
+    z = torch.randn(6, 4, requires_grad=True)
+    want = decoder(x, z)
+    (wanted,) = torch.autograd.grad(want.sum(), z)
+    assert decoder.slopes(x) is None
+    decoder.build_native()
+    value, slope = decoder.slopes(x)(z)
+    assert value.dtype == torch.float64 and not value.requires_grad
+    assert difference(value, want) < 1e-5 and difference(slope, wanted) < 2e-5
+    alone, none = decoder.slopes(x)(z, slope=False)
+    assert none is None and torch.equal(alone, value)
+
+
+@pytest.mark.parametrize("method", ["svi", "bsvi", "bsvi-sir"])
+def test_losses_and_gradients_of_a_method_are_those_of_the_layers(method):
+    found = []
+    for compiled in (True, False):
+        torch.manual_seed(1)
+        model = bsvi.VAE(
+            torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8)), PixelCNN(4, (8, 8), 8, (3, 3))
+        )
+        x = torch.rand(5, 1, 8, 8).round()
+        if compiled:
+            model.decoder.build_native()
+        estimate = bsvi.objective(method, k=3, svi=bsvi.SVI(lr=0.1, max_grad_norm=1.0))(model, x)
+        estimate.loss.backward()
+        found.append([estimate.bound, estimate.trajectory.lambda_, *(p.grad for p in model.parameters())])
+    assert all(difference(mine, theirs) < 1e-4 for mine, theirs in zip(*found, strict=True))
+
+
+def test_a_likelihood_that_has_no_form_in_cpp_is_left_to_torch():
+    class Own(Bernoulli):
+        def log_prob(self, x, params):
+            return super().log_prob(x, params) / 2
+
+    decoder = PixelCNN(4, (8, 8), 8, (3, 3), likelihood=Own())
+    x, z = torch.rand(2, 1, 8, 8), torch.randn(2, 4)
+    want = decoder(x, z)
+    decoder.build_native()
+    assert decoder.slopes(x) is None and difference(decoder(x, z), want) < 1e-5
 
 
 def test_an_image_does_not_depend_on_its_batch():
