@@ -15,6 +15,7 @@ namespace {
 
 constexpr int KERNEL[] = {KERNELS};
 constexpr int LAYERS = sizeof KERNEL / sizeof KERNEL[0], PIXELS = HEIGHT * WIDTH, INPUTS = 1 + MAPS, TWICE = 2 * CHANNELS;
+constexpr int SLOPES = MAPS <= 4 && WIDTH % 4 == 0 ? 4 : 8;  // channels of the derivative by z's maps
 constexpr int LANES = CHANNELS % 16 == 0 ? 16 : 8;   // of a vector; a map of 2 * CHANNELS always has vectors of 16
 constexpr int TILE = WIDTH % 14 == 0 ? 14 : 16;      // pixels whose sums stay in registers: half of a row of 28 or of 32
 
@@ -66,7 +67,8 @@ struct Taps {  // the pixels that a convolution sees: so many rows and columns, 
 };
 constexpr Taps SELF = {0, 1, 0, 1};
 
-template <int IN, int OUT, int N, int T, bool ADD>
+// T vectors of outputs, `MOVE` pixels apart.
+template <int IN, int OUT, int N, int T, int MOVE, bool ADD>
 inline void sum_tile(const float* in, Taps taps, const float* w, const float* bias, float* out) {
   Vector<N> sum[T];
   for (int t = 0; t < T; t++) {
@@ -80,7 +82,7 @@ inline void sum_tile(const float* in, Taps taps, const float* w, const float* bi
       for (int i = 0; i < IN; i++, w += OUT) {
         const Vector<N> weight = load<N>(w);
 #pragma GCC unroll 16
-        for (int t = 0; t < T; t++) sum[t] += weight * seen[t * IN + i];
+        for (int t = 0; t < T; t++) sum[t] += weight * seen[t * MOVE * IN + i];
       }
     }
   for (int t = 0; t < T; t++) store<N>(out + t * OUT, sum[t]);
@@ -96,10 +98,29 @@ template <bool ADD, int IN, int OUT> void convolve(Map<IN>& in, Taps taps, const
       const float* start = bias ? bias + n : nullptr;
       int c = 0;
       for (; c + TILE <= WIDTH; c += TILE)
-        sum_tile<IN, OUT, N, TILE, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
-      for (; c + 4 <= WIDTH; c += 4) sum_tile<IN, OUT, N, 4, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
-      for (; c < WIDTH; c++) sum_tile<IN, OUT, N, 1, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
+        sum_tile<IN, OUT, N, TILE, 1, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
+      for (; c + 4 <= WIDTH; c += 4) sum_tile<IN, OUT, N, 4, 1, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
+      for (; c < WIDTH; c++) sum_tile<IN, OUT, N, 1, 1, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
     }
+}
+
+// Few outputs leave a vector half empty, so `GROUP` neighbours share one: w has a weight for each of them and `GROUP - 1` more
+// columns, with zeros where a neighbour does not see a pixel.
+constexpr int group_of(int outputs) {
+  return outputs < 16 && 16 % outputs == 0 && WIDTH % (16 / outputs) == 0 ? 16 / outputs : 1;
+}
+
+template <bool ADD, int IN, int OUT> void convolve_grouped(Map<IN>& in, Taps taps, const float* w, Map<OUT>& out) {
+  constexpr int GROUP = group_of(OUT);
+  if constexpr (GROUP == 1) {
+    convolve<ADD>(in, taps, w, nullptr, out);
+  } else {
+    constexpr int VECTORS = WIDTH / GROUP, T = VECTORS % 14 == 0 ? 14 : VECTORS % 8 == 0 ? 8 : VECTORS % 7 == 0 ? 7 : 1;
+    const Taps wider = {taps.top, taps.rows, taps.left, taps.columns + GROUP - 1};
+    for (int r = 0; r < HEIGHT; r++)
+      for (int c = 0; c < WIDTH; c += T * GROUP)
+        sum_tile<IN, 16, 16, T, GROUP, ADD>(in.at(r + taps.top, c + taps.left), wider, w, nullptr, out.at(r, c));
+  }
 }
 
 template <int IN, int OUT, int N, int J> inline void sum_pixels(const float* in, const float* slope, float* w) {
@@ -168,16 +189,21 @@ struct Weights {  // theta in the order in which the loops read it
   explicit Weights(const float* theta, bool derivatives) : theta(theta) {
     for (size_t k = 0; k < NET.convs.size(); k++) {
       const Conv& conv = NET.convs[k];
-      const bool sees_x = k == VERTICAL || k == HORIZONTAL;  // in the first layer: z's maps, in 8 channels, have slopes
-      const int first = sees_x ? 1 : 0, wide = sees_x ? 8 : conv.inputs, taps = conv.taps.rows * conv.taps.columns;
-      std::vector<float> w(conv.size()), back(static_cast<size_t>(taps) * conv.outputs * wide);
+      const bool sees_x = k == VERTICAL || k == HORIZONTAL;  // in the first layer: z's maps alone have slopes
+      const int first = sees_x ? 1 : 0, wide = sees_x ? SLOPES : conv.inputs, rows = conv.taps.rows;
+      const int columns = conv.taps.columns, group = group_of(wide), wider = columns + group - 1, every = group * wide;
+      std::vector<float> w(conv.size()), back(static_cast<size_t>(rows) * wider * conv.outputs * every);
       const float* from = theta + conv.offset;
       for (int n = 0; n < conv.outputs; n++)
         for (int i = 0; i < conv.inputs; i++)
-          for (int tap = 0; tap < taps; tap++, from++) {
-            w[(static_cast<size_t>(tap) * conv.inputs + i) * conv.outputs + n] = *from;
-            if (i >= first) back[(static_cast<size_t>(taps - 1 - tap) * conv.outputs + n) * wide + i - first] = *from;
-          }
+          for (int a = 0; a < rows; a++)
+            for (int b = 0; b < columns; b++, from++) {
+              w[(static_cast<size_t>(a * columns + b) * conv.inputs + i) * conv.outputs + n] = *from;
+              for (int g = 0; g < group && i >= first; g++) {
+                const int tap = (rows - 1 - a) * wider + columns - 1 - b + g;
+                back[(static_cast<size_t>(tap) * conv.outputs + n) * every + g * wide + i - first] = *from;
+              }
+            }
       straight.push_back(std::move(w));
       if (derivatives) turned.push_back(std::move(back));
     }
@@ -202,18 +228,25 @@ template <int N> void copy_in(const float* from, int stride, Map<N>& to) {
 
 // out = tanh(a) sigmoid(b) of the halves of `pre`; both factors are kept where there is a place for them.
 void gate(Map<TWICE>& pre, Map<CHANNELS>& out, float* kept, int stride) {
+  const Vector<16> factor = {2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1}, less = factor - 1.0f;
   for (int r = 0; r < HEIGHT; r++) {
     const float* from = pre.at(r, 0);
     float* to = out.at(r, 0);
     for (int c = 0; c < WIDTH; c++, from += TWICE, to += CHANNELS)
-      for (int n = 0; n < CHANNELS; n += LANES) {
-        const auto first = 2.0f * sigmoid<LANES>(2.0f * load<LANES>(from + n)) - 1.0f;
-        const auto second = sigmoid<LANES>(load<LANES>(from + CHANNELS + n));
-        store<LANES>(to + n, first * second);
-        if (kept) {
-          float* place = kept + static_cast<long>(r * WIDTH + c) * stride + n;
-          store<LANES>(place, first);
-          store<LANES>(place + CHANNELS, second);
+      if (CHANNELS == 8) {  // both halves are one vector
+        float here[16], *place = kept ? kept + static_cast<long>(r * WIDTH + c) * stride : here;
+        store<16>(place, factor * sigmoid<16>(factor * load<16>(from)) - less);
+        store<8>(to, load<8>(place) * load<8>(place + 8));
+      } else {
+        for (int n = 0; n < CHANNELS; n += LANES) {
+          const auto first = 2.0f * sigmoid<LANES>(2.0f * load<LANES>(from + n)) - 1.0f;
+          const auto second = sigmoid<LANES>(load<LANES>(from + CHANNELS + n));
+          store<LANES>(to + n, first * second);
+          if (kept) {
+            float* place = kept + static_cast<long>(r * WIDTH + c) * stride + n;
+            store<LANES>(place, first);
+            store<LANES>(place + CHANNELS, second);
+          }
         }
       }
   }
@@ -248,7 +281,7 @@ struct Worker {  // what one thread works with: the maps of one image
   Map<INPUTS> image, shifted;
   Map<TWICE> above, left, slope_above, slope_left;
   Map<CHANNELS> gated, out, h, slope_gated, slope_out, slope_h;
-  Map<8> slope_maps;
+  Map<SLOPES> slope_maps;
   std::vector<std::vector<float>> slopes;  // by theta in the loops' order: each convolution with its bias, then the head
 
   Worker(const Weights& w, bool all) : w(w), all(all), stride(kept_of(all)) {
@@ -329,13 +362,13 @@ struct Worker {  // what one thread works with: the maps of one image
         multiply(here + 2 * CHANNELS, stride, out);
         weigh(out, SELF, slope_h, to(RESIDUAL));
       }
-      convolve<false>(slope_h, SELF, w.back(l, RESIDUAL), nullptr, slope_out);
+      convolve_grouped<false>(slope_h, SELF, w.back(l, RESIDUAL), slope_out);
       gate_back(here + 2 * CHANNELS, stride, slope_out, slope_left);
       if (l + 1 < LAYERS) {
         gate_back(here, stride, slope_gated, slope_above);
-        convolve<true>(slope_left, SELF, w.back(l, CROSS), nullptr, slope_above);
+        convolve_grouped<true>(slope_left, SELF, w.back(l, CROSS), slope_above);
       } else {
-        convolve<false>(slope_left, SELF, w.back(l, CROSS), nullptr, slope_above);
+        convolve_grouped<false>(slope_left, SELF, w.back(l, CROSS), slope_above);
       }
       if (all) {
         copy_in(here + 4 * CHANNELS, stride, above);
@@ -348,15 +381,15 @@ struct Worker {  // what one thread works with: the maps of one image
           weigh(h, horizontal, slope_left, to(HORIZONTAL));
           weigh(gated, vertical, slope_above, to(VERTICAL));
         }
-        convolve<true>(slope_left, horizontal.turned(), w.back(l, HORIZONTAL), nullptr, slope_h);
-        convolve<false>(slope_above, vertical.turned(), w.back(l, VERTICAL), nullptr, slope_gated);
+        convolve_grouped<true>(slope_left, horizontal.turned(), w.back(l, HORIZONTAL), slope_h);
+        convolve_grouped<false>(slope_above, vertical.turned(), w.back(l, VERTICAL), slope_gated);
       } else {
         if (all) {
           weigh(shifted, horizontal, slope_left, to(HORIZONTAL));
           weigh(image, vertical, slope_above, to(VERTICAL));
         }
-        convolve<false>(slope_left, horizontal.turned(), w.back(l, HORIZONTAL), nullptr, slope_maps);
-        convolve<true>(slope_above, vertical.turned(), w.back(l, VERTICAL), nullptr, slope_maps);
+        convolve_grouped<false>(slope_left, horizontal.turned(), w.back(l, HORIZONTAL), slope_maps);
+        convolve_grouped<true>(slope_above, vertical.turned(), w.back(l, VERTICAL), slope_maps);
       }
     }
     for (int p = 0; p < PIXELS; p++)
