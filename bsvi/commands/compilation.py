@@ -28,8 +28,8 @@ def decide(stored: dict[str, Any] | None, built: "BuiltExperiment", started: run
 
 
 def choose_compilation(built: "BuiltExperiment", started: runtime.Started) -> bool:
-    """Whether to compile: as asked; by itself, where a decoder is heavy, or where the run is long enough to win the time back."""
-    if started.compile != "auto" or runtime.is_heavy(built.model.decoder):
+    """Whether to compile: as asked; by itself, where a decoder is worth it, or a run long enough to win the time back."""
+    if started.compile != "auto" or runtime.is_worth_compiling(built.model.decoder):
         return started.compile != "off"
     steps = count_steps(built)
     if not steps or built.model.slopes(next(iter(built.batches(0))).x) is None:

@@ -54,8 +54,8 @@ def build_native(decoder: Any, say: Callable[[str], None]) -> bool:
 def load_library(source: Path, macros: dict[str, str]) -> ctypes.CDLL:
     """The functions of ``source``, compiled with these macros; NativeError where that does not work.
 
-    What was compiled before is found by source, macros, compiler and processor, so that a home folder may serve
-    machines of several kinds.
+    What was compiled before is found by the source, the headers beside it, macros, compiler and processor: a home folder may
+    serve machines of several kinds.
 
     Example:
         >>> load_library(Path("missing.cpp"), {})
@@ -64,7 +64,7 @@ def load_library(source: Path, macros: dict[str, str]) -> ctypes.CDLL:
         bsvi.system.native.NativeError: missing.cpp cannot be read
     """
     try:
-        text = source.read_bytes()
+        text = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
     except OSError:
         raise NativeError(f"{source.name} cannot be read") from None
     if problem := find_compiler_problem():

@@ -137,8 +137,7 @@ def count_page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def find_compiler() -> str:
-    """Return the C++ compiler: what CXX names, or the system's."""
+def find_compiler() -> str:  # what CXX names, or the system's
     return os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
 
 
@@ -222,22 +221,27 @@ def is_heavy(decoder: Any) -> bool:
     return sum(p.numel() for layer in layers for p in layer.parameters()) * math.prod(decoder.image) >= 1e6
 
 
+def is_worth_compiling(decoder: Any) -> bool:
+    """Whether any run wins back what compiling takes: a heavy decoder, or one whose C++ is compiled in seconds, once."""
+    return is_heavy(decoder) or getattr(decoder, "has_native_form", False)
+
+
 def compile_decoder(
     decoder: Any, mode: Literal["auto", "on", "off"], say: Callable[[str], None] = lambda line: None
 ) -> bool:
     """Compile a `bsvi.nets.Decoder` in place if the mode says so; return whether it was done.
 
-    'auto' leaves decoders alone whose step takes milliseconds: compiling takes half a minute or more the first time, which
-    they do not win back in minutes of training. The compiled code is kept in `cache_folder()` for the next run.
+    Small PixelCNNs have a form in C++, which is compiled in seconds. For the others 'auto' leaves decoders alone whose step
+    takes milliseconds: compiling takes half a minute or more the first time. The code is kept in `cache_folder()`.
     """
     if mode == "off" or not hasattr(decoder, "compile_with"):
-        return False
-    if mode == "auto" and not is_heavy(decoder):
         return False
     from bsvi.system.native import build_native
 
     if getattr(decoder, "has_native_form", False) and build_native(decoder, say):
         return True
+    if mode == "auto" and not is_heavy(decoder):
+        return False
     import torch
 
     # every decoder of a process shares one count of recompilations, and full-graph mode fails where it is used up

@@ -62,6 +62,8 @@ def test_words_win_and_methods_without_steps_are_never_compiled(monkeypatch):
     assert runtime.is_heavy(pixelcnn.model.decoder) and compilation.choose_compilation(pixelcnn, STARTED)
     small = make(net=Net(latent=4, channels=4, kernels=(3,), encoder=(8, 8)))  # which does not know its slope
     assert not compilation.choose_compilation(small, STARTED)
+    native = make(net=Net(latent=4, channels=8, kernels=(3,), encoder=(8, 8)))  # which has a form in C++
+    assert compilation.choose_compilation(native, STARTED)
 
 
 def test_a_run_keeps_its_choice_unless_the_user_says_otherwise(monkeypatch):
