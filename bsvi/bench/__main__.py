@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--clock", choices=("auto", "wall", "cpu"), default="auto")
     parser.add_argument("--variants", default="", help="comma-separated; see bsvi.bench.decoder.VARIANTS")
     parser.add_argument("--methods", default="", help="comma-separated: svi-10, bsvi-9-sir, vae")
-    parser.add_argument("--compiled", action="store_true", help="sizes: compile the decoders")
+    parser.add_argument("--compiled", action="store_true", help="sizes: also with compiled decoders, as a ratio")
     parser.add_argument("--json", type=Path, help="write everything measured to this file")
     options = parser.parse_args(argv)
     for name in ("rounds", "batch"):

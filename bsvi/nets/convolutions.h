@@ -64,12 +64,14 @@ struct Taps {  // the pixels that a convolution sees: so many rows and columns, 
 };
 constexpr Taps SELF = {0, 1, 0, 1};
 
+const float ZERO[2 * (CHANNELS > 8 ? CHANNELS : 8)] = {};  // in place of a bias
+
 // T vectors of outputs, `MOVE` pixels apart.
 template <int IN, int OUT, int N, int T, int MOVE, bool ADD>
-inline void sum_tile(const float* in, Taps taps, const float* w, const float* bias, float* out) {
+__attribute__((always_inline)) inline void sum_tile(const float* in, Taps taps, const float* w, const float* bias, float* out) {
   Vector<N> sum[T];
   for (int t = 0; t < T; t++) {
-    sum[t] = bias ? load<N>(bias) : Vector<N>{};
+    sum[t] = load<N>(bias);
     if (ADD) sum[t] += load<N>(out + t * OUT);
   }
   for (int a = 0; a < taps.rows; a++)
@@ -92,7 +94,7 @@ template <bool ADD, int IN, int OUT> void convolve(Map<IN>& in, Taps taps, const
     for (int r = 0; r < HEIGHT; r++) {
       const float* seen = in.at(r + taps.top, taps.left);
       float* to = out.at(r, 0) + n;
-      const float* start = bias ? bias + n : nullptr;
+      const float* start = (bias ? bias : ZERO) + n;
       int c = 0;
       for (; c + TILE <= WIDTH; c += TILE)
         sum_tile<IN, OUT, N, TILE, 1, ADD>(seen + c * IN, taps, w + n, start, to + c * OUT);
@@ -116,7 +118,7 @@ template <bool ADD, int IN, int OUT> void convolve_grouped(Map<IN>& in, Taps tap
     const Taps wider = {taps.top, taps.rows, taps.left, taps.columns + GROUP - 1};
     for (int r = 0; r < HEIGHT; r++)
       for (int c = 0; c < WIDTH; c += T * GROUP)
-        sum_tile<IN, 16, 16, T, GROUP, ADD>(in.at(r + taps.top, c + taps.left), wider, w, nullptr, out.at(r, c));
+        sum_tile<IN, 16, 16, T, GROUP, ADD>(in.at(r + taps.top, c + taps.left), wider, w, ZERO, out.at(r, c));
   }
 }
 
