@@ -5,14 +5,12 @@ through all layers while it is in the cache: a refinement pass takes less than h
 """
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bsvi.nets.likelihoods import weigh_bits, weigh_levels
 from bsvi.system.native import NativeError, is_resting, load_library
 
 SOURCE = Path(__file__).with_name("pixelcnn.cpp")
@@ -58,15 +56,6 @@ class NativeStacks:
     def __call__(self, x: Tensor, maps: Tensor) -> Tensor:
         return _Stacks.apply(self, x.contiguous(), maps.contiguous(), *self.list_theta())
 
-    def slopes(self, x: Tensor) -> "NativeSlopes | None":
-        """ln p(x | z) and its derivative by z as a function of z; None where x or the likelihood is none for C++."""
-        decoder = self.decoder
-        prepare = getattr(decoder.likelihood, "prepare", None)
-        prepared = prepare(x.flatten(1)) if prepare is not None and x.shape[1:] == (1, *decoder.image) else None
-        if prepared is None or prepared[0] not in TERMS or not self.fits(x, decoder.from_z.weight):
-            return None
-        return NativeSlopes(self, x.detach(), TERMS[prepared[0]](*(part.detach() for part in prepared[1])))
-
     def compare(self) -> None:
         """Raise NativeError unless an image's parameters and their derivatives are those of the layers."""
         decoder, generator = self.decoder, torch.Generator().manual_seed(0)
@@ -82,54 +71,6 @@ class NativeStacks:
                 raise NativeError("the compiled PixelCNN does not give the numbers of its layers")
 
 
-class Terms(NamedTuple):
-    """ln p(x | params) = constant + sum over pixels of linear params - softplus(first) - softplus(second).
-
-    ``first`` and ``second`` are offset + scale params; without an offset the first is 0, and there is no second.
-    """
-
-    linear: Tensor | None = None
-    first: Tensor | None = None
-    second: Tensor | None = None
-    scales: tuple[float, float] = (1.0, 0.0)
-    constant: Tensor | float = 0.0
-
-
-TERMS: dict[Any, Callable[..., Terms]] = {
-    weigh_bits: lambda x: Terms(linear=x.contiguous()),
-    weigh_levels: lambda above, below, inverse, middle: Terms(
-        None, above.contiguous(), below.contiguous(), (float(inverse), -float(inverse)), middle
-    ),
-}
-
-
-class NativeSlopes:
-    """ln p(x | z) of one batch, (rows,) in float64, and its derivative by z, without graphs: for steps that need no others."""
-
-    def __init__(self, stacks: NativeStacks, x: Tensor, terms: Terms) -> None:
-        self.stacks, self.x, self.terms = stacks, x.contiguous(), terms
-        self.flat = torch.cat([tensor.detach().reshape(-1) for tensor in stacks.list_theta()])
-
-    @torch.no_grad()
-    def __call__(self, z: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
-        decoder, terms, batch = self.stacks.decoder, self.terms, len(z)
-        maps = decoder.z_maps(z).contiguous()
-        values = torch.empty(batch, dtype=torch.float64)
-        of_maps = torch.empty_like(maps) if slope else None
-        tensors = (self.x, maps, self.flat, terms.linear, terms.first, terms.second)
-        scales = map(ctypes.c_double, terms.scales)
-        self.stacks.library.run_likelihood(
-            ctypes.c_long(batch),
-            *map(_address, tensors),
-            *scales,
-            _address(values),
-            _address(of_maps),
-            _count_threads(batch),
-        )
-        by_z = None if of_maps is None else of_maps.flatten(1) @ decoder.from_z.weight
-        return values + terms.constant, by_z
-
-
 class _Stacks(torch.autograd.Function):
     """Differentiable twice: where a derivative wants a graph of its own, the layers themselves are run."""
 
@@ -143,7 +84,7 @@ class _Stacks(torch.autograd.Function):
             kept = flat.new_empty(batch * library.count_kept(int(every)))
         params = torch.empty_like(x)
         library.run_forward(
-            ctypes.c_long(batch), *map(_address, (x, maps, flat, params, kept)), int(every), _count_threads(batch)
+            ctypes.c_long(batch), *map(find_address, (x, maps, flat, params, kept)), int(every), count_threads(batch)
         )
         ctx.save_for_backward(x, maps, flat, kept)
         ctx.stacks, ctx.theta, ctx.every = stacks, theta, every
@@ -157,7 +98,7 @@ class _Stacks(torch.autograd.Function):
         of_maps = torch.empty_like(maps)
         of_theta = torch.empty_like(flat) if ctx.every else None
         used = (x, maps, flat, kept, slope.contiguous(), of_maps, of_theta)  # held until the call is over
-        ctx.stacks.library.run_backward(ctypes.c_long(len(x)), *map(_address, used), _count_threads(len(x)))
+        ctx.stacks.library.run_backward(ctypes.c_long(len(x)), *map(find_address, used), count_threads(len(x)))
         if of_theta is None:
             return None, None, of_maps, *[None] * len(ctx.theta)
         parts = of_theta.split([tensor.numel() for tensor in ctx.theta])
@@ -177,9 +118,9 @@ def differentiate_layers(ctx: Any, slope: Tensor) -> list[Tensor | None]:
     return [next(found) if tensor.requires_grad else None for tensor in (maps, *ctx.theta)]
 
 
-def _address(tensor: Tensor | None) -> ctypes.c_void_p:
+def find_address(tensor: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
-def _count_threads(batch: int) -> int:
+def count_threads(batch: int) -> int:
     return max(1, min(torch.get_num_threads(), batch))

@@ -21,8 +21,10 @@ from torch.nn import functional as F
 
 from bsvi.nets.decoder import Decoder
 from bsvi.nets.gate import gate
-from bsvi.nets.native import MOST_MAPS, NativeSlopes, NativeStacks
+from bsvi.nets.native import MOST_MAPS, NativeStacks
+from bsvi.nets.native_slopes import NativeSlopes, find_slopes
 from bsvi.nets.sampling import PixelProgress, ancestral_sample
+from bsvi.nets.slopes import Slopes
 from bsvi.nets.spectral import convolve_rows_above, make_matrices
 
 PAPER_KERNELS = (9, 9, 9, 7, 7, 7, 5, 5, 5, 3, 3, 3)
@@ -163,9 +165,9 @@ class PixelCNN(Decoder):
             return self._native(x, maps)
         return self.run_layers(x, maps, self._first_above(x, z, maps))
 
-    def slopes(self, x: Tensor) -> "NativeSlopes | None":
+    def slopes(self, x: Tensor) -> NativeSlopes | Slopes | None:
         """ln p(x | z) and its derivative by z as a function of z, where the stacks run in C++."""
-        return None if self._native is None else self._native.slopes(x)
+        return None if self._native is None else find_slopes(self._native, x)
 
     def run_layers(
         self,

@@ -70,14 +70,45 @@ def test_slopes_are_those_of_autograd(kind, image, scale):
     (wanted,) = torch.autograd.grad(want.sum(), z)
     assert decoder.slopes(x) is None
     decoder.build_native()
-    value, slope = decoder.slopes(x)(z)
+    with torch.no_grad():
+        value, slope = decoder.slopes(x)(z)
+        alone, none = decoder.slopes(x)(z, slope=False)
     assert value.dtype == torch.float64 and not value.requires_grad
     assert difference(value, want) < 1e-5 and difference(slope, wanted) < 2e-5
-    alone, none = decoder.slopes(x)(z, slope=False)
     assert none is None and torch.equal(alone, value)
 
 
-@pytest.mark.parametrize("method", ["svi", "bsvi", "bsvi-sir"])
+@pytest.mark.parametrize("kind", [Bernoulli, DiscretisedLogistic])
+@pytest.mark.parametrize(("image", "channels", "kernels"), SIZES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_second_derivatives_of_slopes_are_those_of_double_backward(kind, image, channels, kernels, threads):
+    """By z, by every weight and by the likelihood's scale, of a sum of values and slopes, against the layers in float64."""
+    torch.manual_seed(0)
+    layers = PixelCNN(4, image, channels, kernels, likelihood=kind())
+    decoder, layers = copy.deepcopy(layers), layers.double()
+    decoder.build_native()
+    x = (torch.rand(3, 1, *image) * 1.6 - 0.3).clamp(0, 1).mul(255).round() / 255
+    z, by_value, along = torch.randn(3, 4), torch.rand(3, dtype=torch.float64), torch.randn(3, 4)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        at = z.clone().requires_grad_()
+        value, slope = decoder.slopes(x)(at)
+        alone, none = decoder.slopes(x)(at, slope=False)
+        found = torch.autograd.grad((by_value * value).sum() + (along * slope).sum(), [at, *decoder.parameters()])
+    finally:
+        torch.set_num_threads(before)
+    at = z.double().requires_grad_()
+    wanted_value = layers(x.double(), at)
+    (wanted_slope,) = torch.autograd.grad(wanted_value.sum(), at, create_graph=True)
+    total = (by_value * wanted_value).sum() + (along * wanted_slope).sum()
+    wanted = torch.autograd.grad(total, [at, *layers.parameters()])
+    assert difference(value, wanted_value) < 1e-6 and difference(slope, wanted_slope) < 1e-5
+    assert none is None and alone.requires_grad and difference(alone, wanted_value) < 1e-6
+    assert all(difference(mine, theirs) < 1e-4 for mine, theirs in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("method", ["svi", "bsvi", "bsvi-sir", "bsvi-e2e", "sa-vae"])
 def test_losses_and_gradients_of_a_method_are_those_of_the_layers(method):
     found = []
     for compiled in (True, False):
@@ -88,9 +119,11 @@ def test_losses_and_gradients_of_a_method_are_those_of_the_layers(method):
         x = torch.rand(5, 1, 8, 8).round()
         if compiled:
             model.decoder.build_native()
-        estimate = bsvi.objective(method, k=3, svi=bsvi.SVI(lr=0.1, max_grad_norm=1.0))(model, x)
+        objective = bsvi.objective(method, k=3, svi=bsvi.SVI(lr=0.1, max_grad_norm=1.0))
+        estimate = objective(model, x)
         estimate.loss.backward()
-        found.append([estimate.bound, estimate.trajectory.lambda_, *(p.grad for p in model.parameters())])
+        learned = [*model.parameters(), *objective.parameters()]
+        found.append([estimate.bound, estimate.trajectory.lambda_, *(p.grad for p in learned if p.grad is not None)])
     assert all(difference(mine, theirs) < 1e-4 for mine, theirs in zip(*found, strict=True))
 
 
