@@ -9,7 +9,7 @@ from bsvi.commands.about import list_changed_fields
 from bsvi.commands.train_flags import parse as parse_train
 from bsvi.commands.train_flags import strip_command
 from bsvi.commands.train_start import default_folder
-from bsvi.experiments.config import EXPERIMENTS, MOST_SEED
+from bsvi.experiments.config import EXPERIMENTS, MOST_SEED, Experiment
 from bsvi.runs.folder import Run, RunError
 from bsvi.sweeps.jobs import Job, is_scored, last_line
 from bsvi.system.clock import Stopwatch, format_duration
@@ -19,6 +19,7 @@ from bsvi.tables.methods import choose_methods
 
 ENDLESS = ["--steps", str(10**9)]  # of runs that their seconds end
 MOST_SEEDS = 10_000  # of one sweep
+SLOW = 1.0  # seconds of an update, beyond which a dry run does not time every method
 
 
 def make_plan(arguments: argparse.Namespace, rest: list[str], source: Path | None = None) -> list[Job]:
@@ -112,13 +113,13 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def print_plan(plan: list[Job], workers: int, threads: int) -> int:
-    """Print what would be done, and how long it takes judged by finished runs of the experiment, or by a few steps taken now."""
-    pace = measure_call_seconds(plan, threads)
+    """Print what would be done, and how long it takes judged by finished runs of the method, or by a few updates made now."""
+    left = {id(job): {} if job.trained else count_updates(job) for job in plan}
+    pace = measure_updates(plan, {method for counts in left.values() for method in counts}, threads)
     total = 0.0
     for job in plan:
-        calls = 0 if job.trained else count_decoder_calls(job)
         limit = (job.experiment.seconds or float("inf")) - find_spent(job)
-        seconds = min(calls * pace, limit)
+        seconds = min(sum(pace[method] * count for method, count in left[id(job)].items()), limit)
         total += seconds
         state = (
             "finished"
@@ -141,37 +142,61 @@ def find_spent(job: Job) -> float:
     return 0.0
 
 
-def measure_call_seconds(plan: list[Job], threads: int) -> float:
-    """Seconds per decoder call on one batch."""
+def measure_updates(plan: list[Job], methods: set[str], threads: int) -> dict[str, float]:
+    """Seconds of an update by each method: of a finished run, or of updates made now. Slow ones follow from bsvi-sir's."""
+    found: dict[str, float] = {}
     for job in plan:
-        if job.trained:
-            with contextlib.suppress(RunError, TypeError):  # a damaged one tells nothing
-                result = Run(job.folder).read("result.json", "seconds", "decoder_calls") or {}
-                if result["decoder_calls"] > 0:
-                    return float(result["seconds"] / result["decoder_calls"])
+        with contextlib.suppress(RunError, TypeError, ZeroDivisionError):  # a damaged one tells nothing
+            if job.trained and not job.experiment.phases:
+                result = Run(job.folder).read("result.json", "seconds", "steps") or {}
+                found[job.experiment.method] = float(result["seconds"] / result["steps"])
+    if methods <= found.keys():
+        return found
+    import torch
+
+    torch.set_num_threads(threads)
+    e = plan[0].experiment
+    slow = time_update(e, "bsvi-sir")
+    for method in methods - found.keys():
+        calls = count_calls(e, method) / count_calls(e, "bsvi-sir")
+        found[method] = slow * calls if slow > SLOW else time_update(e, method)
+    return found
+
+
+def time_update(e: Experiment, method: str) -> float:
+    """Seconds of an update without its optimiser, with the decoder as ``bsvi train`` takes it but for long compiling."""
     import torch
 
     from bsvi.experiments.build import build_model, build_objective
+    from bsvi.system.native import build_native
 
-    e = plan[0].experiment.model_copy(update={"method": "bsvi-sir"})
+    e = e.model_copy(update={"method": method, "phases": None})
     shape = DATA_SETS[e.data.name].shape if e.data.name in DATA_SETS else (1, 28, 28)
     model, objective = build_model(e, shape, "bernoulli"), build_objective(e)
+    if getattr(model.decoder, "has_native_form", False):
+        build_native(model.decoder, lambda line: None)
     x = torch.rand(e.batch_size, *shape).round()
-    torch.set_num_threads(threads)
     seconds = []
-    for _ in range(4):
+    for _ in range(3):
         watch = Stopwatch()
         objective(model, x).loss.backward()
         seconds.append(watch.seconds)
-    return min(seconds) / objective.decoder_calls
+        if watch.seconds > SLOW:
+            break
+    return min(seconds)
 
 
-def count_decoder_calls(job: Job) -> int:
-    """Decoder calls of the updates that are left, of all phases."""
+def count_calls(e: Experiment, method: str) -> int:
+    """Decoder calls of an update."""
     from bsvi.experiments.build import build_objective
 
-    done, calls = job.step(), 0
+    return build_objective(e.model_copy(update={"method": method, "phases": None})).decoder_calls
+
+
+def count_updates(job: Job) -> dict[str, int]:
+    """The updates that are left, by method."""
+    done, left = job.step(), dict[str, int]()
     for e, steps in job.experiment.list_phases():
-        calls += build_objective(e).decoder_calls * max(0, steps - done)
+        left[e.method] = left.get(e.method, 0) + max(0, steps - done)
         done = max(0, done - steps)
-    return calls
+    return left

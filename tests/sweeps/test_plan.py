@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from bsvi.commands import sweep_plan
 from bsvi.commands.sweep import parse
-from bsvi.commands.sweep_plan import count_decoder_calls, make_plan
+from bsvi.commands.sweep_plan import count_updates, make_plan, measure_updates
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.sweeps.jobs import Job, is_scored, run_jobs
 from tests.test_cli import told
@@ -200,9 +201,22 @@ def test_a_run_that_another_sweep_has_finished_meanwhile_is_done(tmp_path):
     assert (first.stage, second.stage) == ("failed", "done")
 
 
-def test_a_dry_run_counts_the_calls_of_every_phase_that_is_left(tmp_path, monkeypatch):
+def test_a_dry_run_counts_the_updates_of_every_phase_that_is_left(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (job,) = make_plan(*parse(["digits", "--methods", "vae:30+bsvi:70", "--svi.steps", "3"]))
-    for done, left in {0: 30 + 4 * 70, 10: 20 + 4 * 70, 30: 4 * 70, 90: 4 * 10}.items():
+    (job,) = make_plan(*parse(["digits", "--methods", "vae:30+bsvi:70+vae:5", "--svi.steps", "3"]))
+    for done, left in {0: (35, 70), 10: (25, 70), 30: (5, 70), 90: (5, 10), 102: (3, 0)}.items():
         monkeypatch.setattr(type(job), "step", lambda self, done=done: done)
-        assert count_decoder_calls(job) == left
+        assert count_updates(job) == {"vae": left[0], "bsvi": left[1]}
+
+
+def test_a_dry_run_takes_the_pace_of_finished_runs_and_times_the_other_methods(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finished(tmp_path / "runs/digits/vae-seed0")
+    (tmp_path / "runs/digits/vae-seed0/result.json").write_text('{"seconds": 50, "steps": 1000}')
+    plan = make_plan(*parse(["digits", "--methods", "vae,svi,bsvi", "--seeds", "0,1"]))
+    timed = []
+    monkeypatch.setattr(sweep_plan, "time_update", lambda e, method: timed.append(method) or 0.25)
+    assert measure_updates(plan, {"vae", "svi", "bsvi"}, 1) == {"vae": 0.05, "svi": 0.25, "bsvi": 0.25}
+    assert sorted(timed) == ["bsvi", "bsvi-sir", "svi"]
+    monkeypatch.setattr(sweep_plan, "time_update", lambda e, method: 2.2)  # too slow to time every method
+    assert measure_updates(plan, {"bsvi"}, 1)["bsvi"] == pytest.approx(2.2 * 10 / 11)
