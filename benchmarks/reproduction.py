@@ -35,6 +35,7 @@ ABOUT = (
     f"Test set, in nats, mean ± standard deviation over seeds. The paper's setting: {paper.SETTING}.\n"
     "Differences are paired by seed and image, with 95% intervals.\n"
     "They are bold where the interval leaves out 0 and there are three seeds or more.\n"
+    "With one seed the interval covers images alone.\n"
 )
 FULL_SIZE = "## At the paper's size"
 SEEDS, DEVICE = "0:4", "A100"
