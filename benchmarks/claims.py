@@ -1,4 +1,4 @@
-"""The paper's claims over all published experiments in one table: results/claims.md; and AIS as a judge: results/judge.md.
+"""The paper's claims over all published experiments, a column each: results/claims.md; and AIS as a judge: results/judge.md.
 
 ./run python benchmarks/claims.py
 
@@ -18,20 +18,31 @@ from scipy import stats
 from bsvi.report import archive
 from bsvi.report.claim_tables import describe_left_out, make_claims_table
 from bsvi.report.claims import CLAIMS, MARGIN_OF_TIME, ClaimResult, check_claims, reach_verdict
-from bsvi.report.experiments import ExperimentRuns, group_runs
+from bsvi.report.experiments import ExperimentRuns
 from bsvi.report.intervals import Interval
-from bsvi.report.runs import read_runs
 
-ORDER = ("omniglot-mlp", "fashion-mnist-mlp", "svhn-mlp", "omniglot-small")
+TABLES = {
+    "Fully connected networks": ("omniglot-mlp", "fashion-mnist-mlp", "svhn-mlp"),
+    "Small gated PixelCNN": ("omniglot-small", "fashion-mnist-small", "svhn-small"),
+}
+ORDER = tuple(name for names in TABLES.values() for name in names)
 
 
-def table(results: Path) -> str:
+def page(results: Path) -> str:
+    """The tables of all published experiments, a heading above each: side by side they would be too wide."""
+    known = {title: [name for name in names if is_published(results, name)] for title, names in TABLES.items()}
+    return "\n".join(f"## {title}\n\n{table(results, names)}" for title, names in known.items() if names)
+
+
+def is_published(results: Path, name: str) -> bool:
+    return (results / name / archive.NAME).exists()
+
+
+def table(results: Path, known: Sequence[str]) -> str:
     """A row for each claim, a column for each experiment: difference, 95% interval, verdict."""
-    known = [name for name in ORDER if (results / name / archive.NAME).exists()]
     found: list[tuple[ExperimentRuns, list[ClaimResult]]] = []
     for name in known:
-        with archive.open_archive(results / name) as runs:
-            (experiment,) = group_runs(read_runs([runs])[0])
+        (experiment,) = archive.read_experiments(results / name)
         found.append((experiment, check_claims(experiment)))
     seeds = [len({run.seed for run in experiment.runs}) for experiment, _ in found]
     head = [f"{name} ({count} seeds)" for name, count in zip(known, seeds, strict=True)]
@@ -105,9 +116,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
     results = parser.parse_args().results
-    if not any((results / name / archive.NAME).exists() for name in ORDER):
+    if not any(is_published(results, name) for name in ORDER):
         sys.exit(f"{results} holds no published runs; make some with benchmarks/publish.py, or name another folder")
-    for name, text in (("claims.md", table(results)), ("judge.md", judge(results))):
+    for name, text in (("claims.md", page(results)), ("judge.md", judge(results))):
         (results / name).write_text(text)
         print(text)
 

@@ -22,9 +22,8 @@ from bsvi.experiments.build import build_model, build_objective
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.report import archive
 from bsvi.report.cells import make_mean_cell
-from bsvi.report.experiments import Row, group_runs
+from bsvi.report.experiments import Row
 from bsvi.report.paper import ORDER
-from bsvi.report.runs import read_runs
 from bsvi.report.style import find_look, new_figure, to_bytes, use_style
 from bsvi.system import runtime
 from bsvi.tables.methods import find_label
@@ -67,12 +66,9 @@ def timed(name: str, rounds: int) -> dict[str, Any]:
 
 
 def rows_of(folder: Path, name: str) -> list[Row]:
-    """The published runs of an experiment, one row per method."""
-    if not (folder / archive.NAME).exists():
-        return []
-    with archive.open_archive(folder) as place:
-        runs, _ = read_runs([place])
-    return [row for experiment in group_runs(runs) if experiment.name == name for row in experiment.rows]
+    """The published runs of an experiment, one row per method that is timed."""
+    found = [experiment for experiment in archive.read_experiments(folder) if experiment.name == name]
+    return [row for experiment in found for row in experiment.rows if row.method in METHODS]
 
 
 def updates(row: Row) -> float:

@@ -49,7 +49,7 @@ ONLY_PARSED = {
     r"--watch": "goes on until Ctrl-C: tests/report/test_make.py",
     r"python benchmarks/(cost|claims|scaling|training|update|estimators|flows|effort)|bsvi.bench": "minutes of measuring",
     r"python benchmarks/publish": "makes all figures: tests/test_results.py runs it",
-    r"python benchmarks/compare": "reads results/, which tests/test_results.py does",
+    r"python benchmarks/(compare|reproduction)": "reads results/, which tests/test_results.py does",
     r"scvi_estimators": "needs scvi-tools",
     r"^pip|^\./run( |$)": "sets up an environment",
     r"--iwae 500 --ais": "seconds of AIS: the other command with --ais is run",

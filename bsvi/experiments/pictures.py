@@ -1,4 +1,4 @@
-"""Images that a trained model makes: samples of the prior, reconstructions, interpolations, and the paper's Fig. 4."""
+"""Images that a trained model makes: samples of the prior, reconstructions, interpolations, and the paper's Fig. 5."""
 
 import io
 from pathlib import Path
@@ -16,7 +16,7 @@ from bsvi.system.files import write_atomically
 def draw_gallery(model: Any, test: Split, rows: int, columns: int, seed: int) -> dict[str, Tensor]:
     """Grids of images (rows, columns, 1, height, width) by name; a function of the seed alone.
 
-    latents          each row one z of the prior, its columns images of p(x|z): little variety means that z says much (Fig. 4)
+    latents          each row one z of the prior, its columns images of p(x|z): little variety means that z says much (Fig. 5)
     prior            a new z for every image
     reconstructions  test images above, and p(x|z) at the encoder's mean below
     interpolations   from one test image's latent mean to another's, where there are two

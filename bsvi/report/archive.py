@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
+from bsvi.report.experiments import ExperimentRuns, group_runs
+from bsvi.report.runs import read_runs
 from bsvi.system.files import printable, read_bytes, write_atomically
 from bsvi.system.reading import Damaged
 
@@ -73,3 +75,11 @@ def open_archive(published: Path) -> Iterator[Path]:
         runs = Path(place) / "runs"
         unpack(published / NAME, runs)
         yield runs
+
+
+def read_experiments(published: Path) -> list[ExperimentRuns]:
+    """The experiments of results/NAME with their scores; none where nothing is published."""
+    if not (published / NAME).exists():
+        return []
+    with open_archive(published) as runs:
+        return group_runs(read_runs([runs])[0])

@@ -39,7 +39,7 @@ def measure_rows_difference(row: Row, other: Row, score: str, split: str = "test
     """The same for two rows of a table: two methods with the same settings, or two settings of one method."""
     if row.method != other.method and row.variant != other.variant:
         return Measurement(None, "other settings")
-    pairs = _pair_by_seed(row.select_scored(split), other.select_scored(split))
+    pairs = pair_by_seed(row.select_scored(split), other.select_scored(split))
     return compare_pairs(pairs, score, split) if pairs else Measurement(None, "no seed in common")
 
 
@@ -153,7 +153,7 @@ def _find_pairs(
 ) -> list[Pair] | str:
     one, two = experiment.find_comparable(method), experiment.find_comparable(other)
     runs = [[run for run in row.runs if usable(run)] if row else [] for row in (one, two)]
-    pairs = _pair_by_seed(runs[0], runs[1])
+    pairs = pair_by_seed(runs[0], runs[1])
     if pairs:
         return pairs
     missing = [find_label(name) for name, mine in ((method, runs[0]), (other, runs[1])) if not mine]
@@ -163,7 +163,8 @@ def _find_pairs(
     return f"needs runs of {' and '.join(missing)}{' (unlike the others: ' + '; '.join(unlike) + ')' if unlike else ''}"
 
 
-def _pair_by_seed(runs: list[ReportedRun], others: list[ReportedRun]) -> list[Pair]:
+def pair_by_seed(runs: list[ReportedRun], others: list[ReportedRun]) -> list[Pair]:
+    """Each run with that of the same seed among the others."""
     seeds = {run.seed: run for run in others}
     return [(run, seeds[run.seed]) for run in runs if run.seed in seeds]
 
