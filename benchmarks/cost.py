@@ -1,10 +1,11 @@
 """What each method costs and what it gives: log-likelihood against decoder calls and against time.
 
     ./run python benchmarks/cost.py                    time the eight methods' updates, then draw; some minutes
+    ./run python benchmarks/cost.py --experiments omniglot-small svhn-small        time these anew
     ./run python benchmarks/cost.py --draw             draw again from what was timed
 
 Times are ratios to the VAE's update (objective, clipping, optimiser), all methods in turn in one process on one thread, by CPU
-time, so that other work on the machine does not favour a method. The time of training is this ratio times the number of updates;
+time, so that other work on the machine does not favour a method. Small PixelCNNs run in C++, as in training; nothing else is compiled. The time of training is this ratio times the number of updates;
 log-likelihoods are those of the runs in results/.
 """
 
@@ -26,6 +27,7 @@ from bsvi.report.experiments import Row
 from bsvi.report.paper import ORDER
 from bsvi.report.style import find_look, new_figure, to_bytes, use_style
 from bsvi.system import runtime
+from bsvi.system.native import build_native
 from bsvi.tables.methods import find_label
 
 PLACES = {  # networks, and the shape and likelihood of their images
@@ -33,6 +35,8 @@ PLACES = {  # networks, and the shape and likelihood of their images
     "fashion-mnist-mlp": ((1, 28, 28), "logistic"),
     "svhn-mlp": ((1, 32, 32), "logistic"),
     "omniglot-small": ((1, 28, 28), "bernoulli"),
+    "fashion-mnist-small": ((1, 28, 28), "logistic"),
+    "svhn-small": ((1, 32, 32), "logistic"),
 }
 METHODS = ORDER
 
@@ -44,6 +48,8 @@ def timed(name: str, rounds: int) -> dict[str, Any]:
     for method in METHODS:
         e = EXPERIMENTS[name].model_copy(update={"method": method})
         model, objective = build_model(e, shape, likelihood), build_objective(e)
+        if getattr(model.decoder, "has_native_form", False):
+            build_native(model.decoder, print)
         parameters = [*model.parameters(), *objective.parameters()]
         optimizer = torch.optim.Adam(parameters, lr=e.optim.lr, amsgrad=True)
         x = torch.randint(2, (e.batch_size, *shape)).float()
@@ -124,12 +130,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--draw", action="store_true", help="do not time anything")
+    parser.add_argument(
+        "--experiments", nargs="+", choices=PLACES, default=[*PLACES], metavar="NAME", help=", ".join(PLACES)
+    )
     parser.add_argument("--results", type=Path, default=Path("results"))
     arguments = parser.parse_args()
     runtime.start(runtime.Runtime("cpu", threads=1, compile="off"))  # with the allocator of bsvi train
     path = arguments.results / "cost.json"
     times = json.loads(path.read_text()) if path.exists() else {}
-    for name in () if arguments.draw else PLACES:
+    for name in () if arguments.draw else arguments.experiments:
         times[name] = timed(name, arguments.rounds)
         path.write_text(json.dumps(times, indent=1) + "\n")
         print(f"{name}: " + ", ".join(f"{m} {row['ratio']:.2f}" for m, row in times[name].items()), flush=True)
