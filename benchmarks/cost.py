@@ -5,8 +5,8 @@
     ./run python benchmarks/cost.py --draw             draw again from what was timed
 
 Times are ratios to the VAE's update (objective, clipping, optimiser), all methods in turn in one process on one thread, by CPU
-time, so that other work on the machine does not favour a method. Small PixelCNNs run in C++, as in training; nothing else is compiled. The time of training is this ratio times the number of updates;
-log-likelihoods are those of the runs in results/.
+time, so that other work on the machine does not favour a method. Small PixelCNNs run in C++, as in training; nothing else is
+compiled. The time of training is this ratio times the number of updates; log-likelihoods are those of the runs in results/.
 """
 
 import argparse
