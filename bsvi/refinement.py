@@ -124,8 +124,14 @@ class SVI:
         lambda_, state = lambda_.detach(), None
         direct = None if self.closed_form_kl else find_direct(model, x, lambda_, self.samples, beta)
         graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
+        lean = None if direct is None else self.find_lean(model, x, lambda_, beta, graphs)
         for i in range(self.steps):  # l.5
-            if direct is None or graphs.keeps(i):
+            if lean is not None and graphs.keeps(i):
+                with torch.enable_grad():  # to theta alone: lambda has no graph
+                    stepped = lean.step(lambda_, state, Ascent(self.momentum, self.max_grad_norm), self.lr)
+                yield Step(lambda_, stepped.weighed, stepped.gradient.detach(), (), graphs.kept)
+                lambda_, state = stepped.lambda_, stepped.velocity.detach()
+            elif direct is None or graphs.keeps(i):
                 weighed, g, family, q = self.propose(i, model, x, lambda_, beta, graphs)  # l.6-8
                 yield Step(lambda_, weighed, g, family, graphs.kept)
                 lambda_, state = self.ascend(lambda_, self.clipped(g, q), state)  # l.9
@@ -161,6 +167,13 @@ class SVI:
         retain = graphs.keeps(i) and not self.double_sampling
         g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta=beta, keep=retain)  # l.8
         return weighed if graphs.keeps(i) else weighed.detach(), g, tuple(zip(own, others, strict=True)), q
+
+    def find_lean(
+        self, model: Model, x: Nested, lambda_: Tensor, beta: float, graphs: Graphs
+    ) -> DirectProposals | None:
+        """Steps by functions of tensors whose graphs may stay for theta, where these take next to no memory."""
+        direct = find_direct(model, x, lambda_, 1, beta, graphs=True) if graphs.kept and self.is_plain else None
+        return direct if direct is not None and getattr(direct.decode, "lean", False) else None
 
     @property
     def is_plain(self) -> bool:

@@ -57,7 +57,7 @@ def find_slopes(stacks: NativeStacks, x: Tensor) -> "NativeSlopes | Slopes | Non
         return None
     terms, x = TERMS[prepared[0]](*prepared[1]), x.detach().contiguous()
     if torch.is_grad_enabled():
-        return Slopes(partial(weigh_with_graphs, stacks, x, terms), ())
+        return Slopes(partial(weigh_with_graphs, stacks, x, terms), (), lean=True)
     return NativeSlopes(stacks, x, terms)
 
 
@@ -119,15 +119,18 @@ class _Twice(torch.autograd.Function):
         )
         ctx.save_for_backward(x, maps, flat, *terms[:4])
         ctx.library, ctx.shapes = stacks.library, [tensor.shape for tensor in theta]
+        ctx.set_materialize_grads(False)  # of a value alone: half of the work
         return values, of_maps
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_value: Tensor, direction: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_value: Tensor | None, direction: Tensor | None) -> tuple[Tensor | None, ...]:
         x, maps, flat, *parts = ctx.saved_tensors
-        terms, by_value, direction = Terms(*parts), by_value.double().contiguous(), direction.contiguous()
-        params, moving, of_maps, of_theta = (torch.empty_like(tensor) for tensor in (x, x, maps, flat))
-        used = map(find_address, (x, maps, direction, flat, *terms[:3]))
+        terms, along = Terms(*parts), None if direction is None else direction.contiguous()
+        by_value = maps.new_zeros(len(x), dtype=torch.float64) if by_value is None else by_value.contiguous()
+        params, of_maps, of_theta = (torch.empty_like(tensor) for tensor in (x, maps, flat))
+        moving = torch.zeros_like(x)
+        used = map(find_address, (x, maps, along, flat, *terms[:3]))
         made = map(find_address, (by_value, params, moving, of_maps, of_theta))
         ctx.library.run_twice(ctypes.c_long(len(x)), *used, *terms.scales, *made, count_threads(len(x)))
         of_terms: list[Tensor | None] = [None] * 3

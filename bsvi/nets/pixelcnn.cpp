@@ -63,11 +63,17 @@ struct Twice {  // an image with the tangents of its maps along one direction of
       : values(w, true), tangents(w, true, true), kept(LAYERS * PIXELS * kept_of(true)), moved(kept.size()), slope(PIXELS),
         bend(PIXELS) {}
 
-  // The derivatives of by_value ln p(x | maps) + direction' d ln p(x | maps) / d maps; also params, and their tangents.
+  // The derivatives of by_value ln p(x | maps) + direction' d ln p(x | maps) / d maps; also params, and their tangents. Without
+  // a direction those of the first alone.
   void run(const float* x, const float* maps, const float* direction, double by_value, const Likelihood& pixels, float* params,
            float* moving, float* slope_maps) {
     values.read(x, maps);
     values.forward(params, kept.data());
+    if (!direction) {
+      weigh_params(pixels, params, slope.data());
+      for (int p = 0; p < PIXELS; p++) slope[p] *= static_cast<float>(by_value);
+      return values.backward(slope.data(), kept.data(), slope_maps);
+    }
     tangents.read(nullptr, direction);
     tangents.forward(moving, moved.data(), kept.data());
     weigh_params(pixels, params, slope.data(), bend.data());
@@ -160,7 +166,7 @@ void run_backward(long batch, const float* x, const float* maps, const float* th
 }
 
 // The derivatives by z's maps and theta of by_value ln p(x | maps) + direction' d ln p(x | maps) / d maps for each image: what a
-// step of a refinement needs that is trained itself. `params` and `moving` are for the likelihood's own parameters.
+// step of a refinement needs that is trained itself; `direction` may be null. `params` and `moving` are for the likelihood's own parameters.
 void run_twice(long batch, const float* x, const float* maps, const float* direction, const float* theta, const float* linear,
                const float* first, const float* second, double first_scale, double second_scale, const double* by_value,
                float* params, float* moving, float* slope_maps, float* slope_theta, int threads) {
@@ -173,7 +179,8 @@ void run_twice(long batch, const float* x, const float* maps, const float* direc
       const Likelihood pixels = {of_image(linear), of_image(first), of_image(second), static_cast<float>(first_scale),
                                  static_cast<float>(second_scale)};
       const long at = i * PIXELS, at_maps = at * MAPS;
-      twice.run(x + at, maps + at_maps, direction + at_maps, by_value[i], pixels, params + at, moving + at, slope_maps + at_maps);
+      twice.run(x + at, maps + at_maps, direction ? direction + at_maps : nullptr, by_value[i], pixels, params + at, moving + at,
+                slope_maps + at_maps);
     }
     shares[thread].resize(NET.size);
     twice.values.add_slopes(shares[thread].data());

@@ -15,6 +15,7 @@ class Slopes:
         function: of z, whether the derivative is asked for, and ``tensors``. Both results may have graphs.
         tensors: the decoder's weights and what the likelihood took of x.
         compile_step: makes one compiled function of a step around ``function``; None where nothing is compiled.
+        lean: whether backward makes again what it needs, so that a graph takes next to no memory until then.
 
     Example:
         >>> import torch
@@ -26,6 +27,7 @@ class Slopes:
     function: Callable[..., tuple[Tensor, Tensor | None]]
     tensors: tuple[Tensor, ...]
     compile_step: Callable[..., Callable[..., Any]] | None = None
+    lean: bool = False
 
     def __call__(self, z: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
         return self.function(z, slope, *self.tensors)
