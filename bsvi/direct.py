@@ -66,7 +66,7 @@ def propose(decode: Decode, lambda_: Tensor, eps: Tensor, beta: Any) -> tuple[We
     by_log_var = torch.where((log_var > low) & (log_var < high), (by_mean * move + beta) * 0.5, 0.0)
     zero = ~(weighed.log_w.detach().abs() < math.inf)
     gradient = torch.cat([by_mean, by_log_var], -1).masked_fill(zero[..., None], 0.0)
-    return weighed, gradient.nan_to_num(0.0, 0.0, 0.0)
+    return weighed, finite(gradient)
 
 
 def take_step(
@@ -86,6 +86,11 @@ def _step(function: Any, ascent: Ascent, *tensors: Tensor) -> Stepped:
 
 def _weigh(function: Any, lambda_: Tensor, eps: Tensor, beta: Tensor, *tensors: Tensor) -> Weighed:
     return draw_and_weigh(lambda z, slope: function(z, slope, *tensors), lambda_, eps, beta, slope=False)[0]
+
+
+def finite(gradient: Tensor) -> Tensor:
+    """The gradient with non-finite entries replaced by zero: such a coordinate stays where it is."""
+    return gradient.nan_to_num(0.0, 0.0, 0.0)
 
 
 class DirectProposals:
@@ -180,3 +185,9 @@ def find_direct(
         return torch.randn(shape, dtype=lambda_.dtype, device=lambda_.device)
 
     return DirectProposals(decode, noise if stream is None else lambda: stream.draw(noise, samples), beta)
+
+
+def find_lean(model: Model, x: Nested, lambda_: Tensor, beta: float) -> DirectProposals | None:
+    """Steps of one draw whose graphs to theta may stay until backward, where these take next to no memory."""
+    direct = find_direct(model, x, lambda_, 1, beta, graphs=True)
+    return direct if direct is not None and getattr(direct.decode, "lean", False) else None

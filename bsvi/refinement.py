@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bsvi.amortized import Amortized, Options, Refined, Refinement, TakesOptions, whole
-from bsvi.direct import Ascent, DirectProposals, Stepped, find_direct
+from bsvi.direct import Ascent, DirectProposals, Stepped, find_direct, find_lean, finite
 from bsvi.draws import Draw, Weighed, closed_form_kl, draw, each_block, encode, posterior
 from bsvi.examples import Nested
 from bsvi.graphs import Graphs
@@ -124,19 +124,15 @@ class SVI:
         lambda_, state = lambda_.detach(), None
         direct = None if self.closed_form_kl else find_direct(model, x, lambda_, self.samples, beta)
         graphs = Graphs(model, x, beta, self.steps + 1, attach, budget)
-        lean = None if direct is None else self.find_lean(model, x, lambda_, beta, graphs)
+        lean = find_lean(model, x, lambda_, beta) if direct and graphs.kept and self.is_plain else None
         for i in range(self.steps):  # l.5
-            if lean is not None and graphs.keeps(i):
-                with torch.enable_grad():  # to theta alone: lambda has no graph
-                    stepped = lean.step(lambda_, state, Ascent(self.momentum, self.max_grad_norm), self.lr)
-                yield Step(lambda_, stepped.weighed, stepped.gradient.detach(), (), graphs.kept)
-                lambda_, state = stepped.lambda_, stepped.velocity.detach()
-            elif direct is None or graphs.keeps(i):
+            steps = lean if (keep := graphs.keeps(i)) else direct
+            if steps is None:
                 weighed, g, family, q = self.propose(i, model, x, lambda_, beta, graphs)  # l.6-8
                 yield Step(lambda_, weighed, g, family, graphs.kept)
                 lambda_, state = self.ascend(lambda_, self.clipped(g, q), state)  # l.9
             else:
-                stepped = self.step_directly(direct, lambda_, state)  # l.6-9
+                stepped = self.step_directly(steps, lambda_, state, keep)  # l.6-9
                 yield Step(lambda_, stepped.weighed, stepped.gradient, (), graphs.kept)
                 lambda_, state = stepped.lambda_, stepped.velocity
             lambda_ = lambda_.detach()  # the stop-gradient: theta must not learn through SVI
@@ -168,25 +164,20 @@ class SVI:
         g, *others = self.gradients([lambda_, *own], model, x, q, steering, steered, beta=beta, keep=retain)  # l.8
         return weighed if graphs.keeps(i) else weighed.detach(), g, tuple(zip(own, others, strict=True)), q
 
-    def find_lean(
-        self, model: Model, x: Nested, lambda_: Tensor, beta: float, graphs: Graphs
-    ) -> DirectProposals | None:
-        """Steps by functions of tensors whose graphs may stay for theta, where these take next to no memory."""
-        direct = find_direct(model, x, lambda_, 1, beta, graphs=True) if graphs.kept and self.is_plain else None
-        return direct if direct is not None and getattr(direct.decode, "lean", False) else None
-
     @property
     def is_plain(self) -> bool:
         """Whether a step is Algorithm 1's own, one draw and no method changed, so that it can be one function."""
         unchanged = all(getattr(type(self), name) is getattr(SVI, name) for name in ("ascend", "clipped", "share"))
         return unchanged and self.samples == 1 and self.clip == "example" and not self.double_sampling
 
-    def step_directly(self, direct: DirectProposals, lambda_: Tensor, state: Any) -> Stepped:
-        """A step without autograd (l.6-9), as one function where it is Algorithm 1's own."""
+    def step_directly(self, direct: DirectProposals, lambda_: Tensor, state: Any, keep: bool) -> Stepped:
+        """A step without autograd (l.6-9), as one function where it is Algorithm 1's own; ``keep``: its graph to theta stays."""
         share = None if self.samples == 1 and type(self).share is SVI.share else self.share
+        if self.is_plain:
+            with torch.set_grad_enabled(keep):  # to theta alone: lambda has no graph
+                stepped = direct.step(lambda_, state, Ascent(self.momentum, self.max_grad_norm), self.lr)
+            return Stepped(stepped.weighed, *(each.detach() for each in stepped[1:]))
         with torch.no_grad():
-            if self.is_plain:
-                return direct.step(lambda_, state, Ascent(self.momentum, self.max_grad_norm), self.lr)
             drawn = direct.weigh(lambda_) if self.double_sampling else None
             weighed, g = direct(lambda_, share)
         return Stepped(drawn or weighed, g, *self.ascend(lambda_, self.clipped(g, DiagonalGaussian), state))
@@ -214,8 +205,8 @@ class SVI:
             with torch.enable_grad():
                 kl = closed_form_kl(model, q, x)
                 if kl is None:
-                    name = type(q).__name__
-                    raise ValueError(f"closed_form_kl: no KL is known for {name} and this prior; leave it off")
+                    family = type(q).__name__
+                    raise ValueError(f"closed_form_kl: no KL is known for {family} and this prior; leave it off")
                 value, density = weighed.log_lik, kl.expand_as(drawn.log_q)
         slope = torch.zeros_like(weighed.z)
         if value.requires_grad:  # else neither decoder nor prior depends on z
@@ -253,11 +244,6 @@ class SVI:
         """
         velocity = gradient if state is None else torch.add(gradient, state, alpha=self.momentum)
         return torch.add(lambda_, velocity, alpha=self.lr), velocity
-
-
-def finite(gradient: Tensor) -> Tensor:
-    """The gradient with non-finite entries replaced by zero: such a coordinate stays where it is."""
-    return gradient.nan_to_num(0.0, 0.0, 0.0)
 
 
 _CLIP_AXES: dict[str, tuple[int, ...]] = {"example": (-1,), "batch": (0, -1)}
