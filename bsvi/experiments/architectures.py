@@ -7,8 +7,8 @@ from typing import Any
 from bsvi.experiments.config import Net
 from bsvi.tables.table import Table
 
-# Seconds of one core for one number of a layer; the PixelCNN's is right within a factor of two from 8 to 32 channels.
-_ELEMENT = 5e-8  # of a PixelCNN
+# Seconds of one core for one number of a layer, within a factor of two from 8 to 32 channels; in C++ a PixelCNN takes a quarter.
+_ELEMENT = 1e-8  # of a PixelCNN
 _PRODUCT = 1.5e-8  # of a fully connected network
 
 

@@ -21,7 +21,7 @@ def choose_batch_size(net: Net, image: tuple[int, int], passes: int, threads: in
 
     >>> nets = Net(kind="mlp"), Net(channels=8, kernels=(5, 3, 3)), Net()
     >>> [choose_batch_size(net, (28, 28), 4000) for net in nets]
-    [141, 3, 1]
+    [141, 14, 1]
     """
     seconds = find_architecture(net).count_seconds(net, math.prod(image)) * passes
     workers = _CUDA if device == "cuda" else math.sqrt(max(1, threads))  # threads share a small batch badly
