@@ -1,6 +1,6 @@
 """Two methods of published runs, paired by image and by seed: the differences of their log-likelihoods.
 
-    ./run python benchmarks/compare.py results/pixelcnn-e2e:bsvi-e2e results/omniglot-small:bsvi-sir
+    ./run python benchmarks/compare.py results/pixelcnn-1000:bsvi-e2e results/pixelcnn-1000:bsvi-sir
     ./run python benchmarks/compare.py results/equal-100s:bsvi-e2e results/equal-100s:vae
 
 Each difference is one of means over the images that both have; its error is that over images. Over seeds there is Student's 95%
