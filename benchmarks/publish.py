@@ -103,6 +103,9 @@ def thin(folder: Path, out: Path) -> None:
         if (folder / name).exists():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, out / name)
+    if (out / "log.txt").exists():  # it names folders of this machine
+        text = (out / "log.txt").read_text()
+        (out / "log.txt").write_text(re.sub(r"(?<!\S)/(?:[^\s/:]+/)+", "runs/", text))
     for path in folder.glob("scores-*.npz"):
         with np.load(path) as arrays:
             kept = {name: arrays[name].astype(np.float32).round(2) for name in KEPT if name in arrays.files}
