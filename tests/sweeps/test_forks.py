@@ -3,11 +3,12 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
-from bsvi.cli import main
 from bsvi.experiments.config import EXPERIMENTS
 from bsvi.sweeps.forks import LOST, ForkPool
 from bsvi.sweeps.jobs import Job, run_jobs
@@ -49,7 +50,7 @@ def test_a_fork_trains_to_the_same_bits_as_a_command_and_sees_this_folder_and_th
     pool, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "digits", *TINY, "--out", "command"]) == 0
+    subprocess.run([sys.executable, "-m", "bsvi", "train", "digits", *TINY, "--out", "command"], check=True)
     monkeypatch.setenv("BSVI_DATA_DIR", str(tmp_path / "moved"))
     assert pool.start(tmp_path / "fork", ["train", "digits", *TINY, "--out", "fork"]).wait() == 0
     names = [path.name for path in (tmp_path / "command").glob("*.safetensors")]
